@@ -1,0 +1,63 @@
+"""droprl: offline reinforcement learning that keeps optimising at test time.
+
+dataset = droprl.load_dataset("walker2d-medium-replay.hdf5")
+run = droprl.fit(dataset, droprl.DROP(), seeds=5)
+print(droprl.evaluate(run, rule="grad-ada").mean)
+action = droprl.load_policy(run.path).act(observation)
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from droprl.errors import DropError
+from droprl.version import __version__
+
+if TYPE_CHECKING:
+    from droprl.adapt import Adaptation
+    from droprl.algorithms import BC, DROP, FBC
+    from droprl.data import Dataset, from_arrays, load_dataset
+    from droprl.evaluate import Evaluation, evaluate
+    from droprl.policy import load_policy
+    from droprl.train import Run, fit
+
+__all__ = [
+    "BC",
+    "DROP",
+    "FBC",
+    "Adaptation",
+    "Dataset",
+    "DropError",
+    "Evaluation",
+    "Run",
+    "__version__",
+    "evaluate",
+    "fit",
+    "from_arrays",
+    "load_dataset",
+    "load_policy",
+]
+
+_HOME = {
+    "Adaptation": "adapt",
+    "BC": "algorithms",
+    "DROP": "algorithms",
+    "FBC": "algorithms",
+    "Dataset": "data",
+    "from_arrays": "data",
+    "load_dataset": "data",
+    "Evaluation": "evaluate",
+    "evaluate": "evaluate",
+    "load_policy": "policy",
+    "Run": "train",
+    "fit": "train",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use: `drop --help` need not wait for JAX."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'droprl' has no attribute {name!r}")
+    import importlib
+
+    value = getattr(importlib.import_module(f"droprl.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value

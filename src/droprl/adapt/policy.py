@@ -1,0 +1,96 @@
+"""Policies as values: `start(n)` opens n episodes, `act(carry, observations, key)` takes one step in each of them.
+
+Here observations are normalised and actions lie in [-1, 1]; `droprl.policy` adds the task's units. What an episode must
+remember is in the carry, so a z fixed at s₀ and a z inferred anew every m steps are the same kind of thing.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from droprl.adapt.inference import Adaptation, Inferred, infer
+from droprl.networks import BehaviorPolicy, ScoreModel, score_of_behavior
+
+Carry = Any
+
+
+class Policy(Protocol):
+    def start(self, n: int) -> Carry:
+        """The memory of n episodes that begin now; every leaf has the episode as its first axis."""
+        ...
+
+    def act(self, carry: Carry, observations: Array, key: Array) -> tuple[Carry, Array]:
+        """One action for each of the n observations."""
+        ...
+
+
+class FixedPolicy(eqx.Module):
+    """A policy that remembers nothing and searches nothing: one z for every state."""
+
+    behavior_policy: BehaviorPolicy
+    z: Array
+    sample_actions: bool = eqx.field(static=True)
+
+    def start(self, n: int) -> Carry:
+        return ()
+
+    def act(self, carry: Carry, observations: Array, key: Array) -> tuple[Carry, Array]:
+        z = jnp.broadcast_to(self.z, (observations.shape[0], *self.z.shape))
+        return carry, _actions(self.behavior_policy, observations, z, key, self.sample_actions)
+
+
+class Episode(NamedTuple):
+    """What DROP remembers of an episode: its clock, and the embedding in use with its origin."""
+
+    step: Array
+    inferred: Inferred
+
+
+class AdaptivePolicy(eqx.Module):
+    """π*(a|s) = β(a|s, z*(s)) by the rule of `adaptation` (Algorithm 2)."""
+
+    behavior_policy: BehaviorPolicy
+    score_model: ScoreModel
+    embeddings: Array  # (N, embedding_size)
+    adaptation: Adaptation = eqx.field(static=True)
+    sample_actions: bool = eqx.field(static=True)
+
+    def start(self, n: int) -> Episode:
+        z = jnp.zeros((n, self.embeddings.shape[1]), self.embeddings.dtype)
+        return Episode(jnp.zeros(n, jnp.int32), Inferred(z, jnp.zeros(n, z.dtype), jnp.zeros(n, jnp.int32)))
+
+    def act(self, carry: Episode, observations: Array, key: Array) -> tuple[Episode, Array]:
+        due = carry.step == 0
+        if self.adaptation.rule in ("best-ada", "grad-ada"):
+            due = carry.step % self.adaptation.interval == 0
+        # The whole batch skips the search when no episode is due, which is what makes DROP(m) cheap.
+        inferred = jax.lax.cond(jnp.any(due), lambda: jax.vmap(self.infer)(observations), lambda: carry.inferred)
+        inferred = jax.tree.map(
+            lambda new, old: jnp.where(due.reshape(due.shape + (1,) * (new.ndim - 1)), new, old),
+            inferred,
+            carry.inferred,
+        )
+        actions = _actions(self.behavior_policy, observations, inferred.z, key, self.sample_actions)
+        return Episode(carry.step + 1, inferred), actions
+
+    def infer(self, observation: Array) -> Inferred:
+        """z*(s) for one state."""
+        encoded = self.behavior_policy.encode(observation)
+
+        def score(z: Array) -> Array:
+            return score_of_behavior(self.score_model, self.behavior_policy, observation, encoded, z)
+
+        found = infer(score, self.embeddings, self.adaptation)
+        return found._replace(start=found.start.astype(jnp.int32))
+
+
+def _actions(behavior_policy: BehaviorPolicy, observations: Array, z: Array, key: Array, sample_actions: bool) -> Array:
+    encoded = jax.vmap(behavior_policy.encode)(observations)
+    if sample_actions:
+        return jax.vmap(behavior_policy.sample)(encoded, z, jax.random.split(key, observations.shape[0]))
+    return jax.vmap(behavior_policy.mode)(encoded, z)

@@ -1,0 +1,9 @@
+"""The algorithms by name. Each is one file: its config, its losses, its update."""
+
+from droprl.algorithms.bc import BC, FBC
+from droprl.algorithms.drop import DROP
+from droprl.algorithms.protocol import Algorithm
+
+ALGORITHMS: dict[str, type[Algorithm]] = {"drop": DROP, "bc": BC, "fbc": FBC}
+
+__all__ = ["ALGORITHMS", "BC", "DROP", "FBC", "Algorithm"]

@@ -1,0 +1,113 @@
+"""Behaviour cloning (`bc`), and the same on the trajectories with the highest returns (`fbc`).
+
+The policy has the shape of DROP's β without an embedding, so that a difference between them is not one of size.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar, NamedTuple, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import Array
+
+from droprl.adapt import FixedPolicy
+from droprl.algorithms.diagnostics import Check
+from droprl.algorithms.protocol import Metrics
+from droprl.data.dataset import Dataset
+from droprl.data.decompose import SubTasks, rank_sub_tasks
+from droprl.data.transitions import Batch, Prepared, Probe, Spec, prepare
+from droprl.networks import BehaviorPolicy, PolicyHead
+
+NO_EMBEDDING = jnp.zeros(0)
+
+
+class BCState(NamedTuple):
+    behavior_policy: BehaviorPolicy
+    optimizer: optax.OptState
+
+
+@dataclass(frozen=True)
+class BC:
+    """Behaviour cloning of all trajectories."""
+
+    name: ClassVar[str] = "bc"
+    adaptation: ClassVar[None] = None
+
+    width: int = 512
+    """Units of each hidden layer."""
+    state_depth: int = 2
+    """Hidden layers of the state encoder (Enc_1)."""
+    action_depth: int = 3
+    """Hidden layers of the action decoder (Enc_2)."""
+    head: PolicyHead = "deterministic"
+    """deterministic clones by squared error; gaussian learns a standard deviation as well."""
+    sample_actions: bool = False
+    """Draw actions from a gaussian head at test time instead of taking its mean."""
+    normalize_observations: bool = True
+    """Shift and scale observations to zero mean and unit variance."""
+    learning_rate: float = 1e-3
+    """Adam's learning rate."""
+    batch_size: int = 1024
+    """Steps of the data an update."""
+
+    @classmethod
+    def small(cls) -> Self:
+        return cls(width=128, batch_size=256)
+
+    def resolve(self, dataset: Dataset) -> Self:
+        return self
+
+    def sub_tasks(self, dataset: Dataset) -> SubTasks:
+        return [np.arange(dataset.n_episodes)]
+
+    def prepare(self, dataset: Dataset) -> Prepared:
+        return prepare(dataset, self.sub_tasks(dataset), normalize_observations=self.normalize_observations)
+
+    def init(self, key: Array, spec: Spec) -> BCState:
+        depths = (self.state_depth, self.action_depth)
+        policy = BehaviorPolicy(spec.observation_size, spec.action_size, 0, self.width, depths, self.head, key)
+        return BCState(policy, self._optimizer().init(policy))
+
+    def update(self, state: BCState, batch: Batch, key: Array) -> tuple[BCState, Metrics]:
+        loss, gradient = jax.value_and_grad(self._loss)(state.behavior_policy, batch)
+        step, optimizer = self._optimizer().update(gradient, state.optimizer)
+        return BCState(optax.apply_updates(state.behavior_policy, step), optimizer), {"clone_loss": loss}
+
+    def policy(self, state: BCState) -> FixedPolicy:
+        return FixedPolicy(state.behavior_policy, NO_EMBEDDING, self.sample_actions)
+
+    def diagnose(self, state: BCState, probe: Probe) -> Metrics:
+        return {"probe_clone_loss": self._loss(state.behavior_policy, probe.batch)}
+
+    def checks(self, metrics: dict[str, float]) -> list[Check]:
+        return []
+
+    def _loss(self, policy: BehaviorPolicy, batch: Batch) -> Array:
+        """Equation 4 with one sub-task."""
+        return jnp.mean(jax.vmap(policy.clone_loss, (0, 0, None))(batch.observation, batch.action, NO_EMBEDDING))
+
+    def _optimizer(self) -> optax.GradientTransformation:
+        return optax.adam(self.learning_rate)
+
+
+@dataclass(frozen=True)
+class FBC(BC):
+    """Filtered behaviour cloning: only the best trajectories by return (the paper's F-BC)."""
+
+    name: ClassVar[str] = "fbc"
+
+    top_fraction: float = 0.1
+    """The share of trajectories that is cloned, at least one."""
+
+    def resolve(self, dataset: Dataset) -> Self:
+        if not 0 < self.top_fraction <= 1:
+            raise ValueError("top_fraction must lie in (0, 1]")
+        return replace(self)
+
+    def sub_tasks(self, dataset: Dataset) -> SubTasks:
+        return rank_sub_tasks(dataset.returns, 1, math.ceil(self.top_fraction * dataset.n_episodes))

@@ -1,0 +1,283 @@
+"""DROP: Design from Policies (NeurIPS 2023), training (Algorithm 1). Test time lives in `droprl.adapt`.
+
+φ(z|n), β(a|s, z) and f(s, a, z) are learned together: cloning (equation 6), temporal differences under a conservative
+constraint (equation 8), its Lagrangian (appendix B). No policy is improved here.
+Where the paper is silent, or where following it to the letter is known to fail silently, the field says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal, NamedTuple, Self
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+
+from droprl.adapt import Adaptation, AdaptivePolicy
+from droprl.adapt.inference import embedding_box
+from droprl.algorithms.diagnostics import Check, drop_checks, r_squared, spearman
+from droprl.algorithms.protocol import Metrics
+from droprl.data.dataset import Dataset
+from droprl.data.decompose import Rule, SubTasks, decompose
+from droprl.data.returns import choose_discount
+from droprl.data.tasks import sub_task_preset
+from droprl.data.transitions import Batch, Prepared, Probe, Spec, prepare
+from droprl.errors import DropError
+from droprl.networks import BehaviorPolicy, EmbeddingSpace, PolicyHead, ScoreModel, TaskEmbedding, score_of_behavior
+
+
+class Networks(eqx.Module):
+    """What gradient descent changes."""
+
+    embedding: TaskEmbedding  # φ
+    behavior_policy: BehaviorPolicy  # β
+    score_model: ScoreModel  # f
+
+
+class DropState(NamedTuple):
+    networks: Networks
+    target_score_model: ScoreModel  # f̄
+    optimizer: optax.OptState
+    multiplier: Array  # λ
+
+
+@dataclass(frozen=True)
+class DROP:
+    """Design from Policies: sub-tasks by return, one embedding each, and a conservative score model over them."""
+
+    name: ClassVar[str] = "drop"
+
+    decomposition: Rule = "rank"
+    """How trajectories are cut into sub-tasks: the paper's Rank, Quantization or Random."""
+    n_sub_tasks: int | None = None
+    """N. None: the paper's table if it has the dataset, else about 50."""
+    trajectories_per_sub_task: int | None = None
+    """M. None: likewise."""
+    embedding_size: int | None = None
+    """dim(z). None: likewise (5 throughout)."""
+    decomposition_seed: int = 0
+    """For the rules that draw; the same for every training seed."""
+
+    width: int = 512
+    """Units of each hidden layer of Enc_0 … Enc_4."""
+    depths: tuple[int, int, int, int, int] = (2, 2, 3, 2, 3)
+    """Hidden layers of Enc_0 … Enc_4."""
+    embedding_space: EmbeddingSpace = "whitened"
+    """whitened: zero mean and unit variance of the z_n per dimension, cannot collapse; tanh: bounded by (-1, 1)."""
+    td_into_embedding: bool = False
+    """The paper trains φ by the TD loss too; at its scale that collapses the embeddings."""
+    head: PolicyHead = "deterministic"
+    """deterministic clones by squared error; gaussian learns a standard deviation as well."""
+    sample_actions: bool = False
+    """Draw actions from a gaussian head at test time instead of taking its mean."""
+    score_layer_norm: bool = True
+    """LayerNorm in f: without it some seeds diverge at the paper's learning rate."""
+
+    discount: float | None = None
+    """γ. None: the smallest of 0.99 … 0.999 whose true discounted returns rank the sub-tasks (data only)."""
+    td_steps: int = 20
+    """Rewards summed before bootstrapping. 1 is the paper's equation 8, which converges far more slowly."""
+    scale_rewards: bool = True
+    """Divide rewards by the standard deviation of discounted returns, so that scores have unit spread on any task."""
+    normalize_observations: bool = True
+    """Shift and scale observations to zero mean and unit variance."""
+    target_rate: float = 0.005
+    """υ of the target network's soft update."""
+
+    constraint: Literal["lagrangian", "none"] = "lagrangian"
+    """The conservative constraint of equation 8; none ablates it (the paper's "w/o Reg")."""
+    threshold: float = 2.0
+    """η, in units of the scores' spread: by how much unseen embeddings may out-score those of the sub-tasks."""
+    multiplier_start: float = 0.0
+    """λ at the start."""
+    multiplier_rate: float = 1e-2
+    """Step size of the dual ascent on λ; projected to [0, multiplier_max]."""
+    multiplier_max: float = 1.0
+    """The cap on λ: the constraint is linear in f and unbounded, so that an uncapped λ runs away."""
+
+    learning_rate: float = 1e-3
+    """Adam's learning rate, the same for all networks."""
+    batch_size: int = 1024
+    """Steps of the data an update."""
+    adaptation: Adaptation = field(default_factory=Adaptation)
+    """How z* is found at test time."""
+
+    @classmethod
+    def small(cls) -> Self:
+        return cls(width=128, batch_size=256, adaptation=Adaptation(ascent_steps=10, starts=16))
+
+    # --- the data it learns from ---
+
+    def resolve(self, dataset: Dataset) -> Self:
+        preset = sub_task_preset(dataset.name, dataset.n_episodes)
+        chosen = replace(
+            self,
+            n_sub_tasks=self.n_sub_tasks or preset.n_sub_tasks,
+            trajectories_per_sub_task=self.trajectories_per_sub_task or preset.trajectories_per_sub_task,
+            embedding_size=self.embedding_size or preset.embedding_size,
+        )
+        if chosen.discount is not None:
+            return chosen
+        return replace(chosen, discount=choose_discount(dataset, chosen.sub_tasks(dataset)))
+
+    def sub_tasks(self, dataset: Dataset) -> SubTasks:
+        if self.n_sub_tasks is None or self.trajectories_per_sub_task is None:
+            raise DropError("n_sub_tasks and trajectories_per_sub_task are open: call resolve(dataset) first")
+        return decompose(
+            dataset.returns,
+            self.decomposition,
+            self.n_sub_tasks,
+            self.trajectories_per_sub_task,
+            self.decomposition_seed,
+        )
+
+    def prepare(self, dataset: Dataset) -> Prepared:
+        if self.discount is None:
+            raise DropError("discount is open: call resolve(dataset) first")
+        return prepare(
+            dataset,
+            self.sub_tasks(dataset),
+            discount=self.discount,
+            td_steps=self.td_steps,
+            normalize_observations=self.normalize_observations,
+            scale_rewards=self.scale_rewards,
+        )
+
+    # --- networks ---
+
+    def init(self, key: Array, spec: Spec) -> DropState:
+        embedding_key, policy_key, score_key = jax.random.split(key, 3)
+        size, width, d = self.embedding_size, self.width, self.depths
+        if size is None:
+            raise DropError("embedding_size is open: call resolve(dataset) first")
+        o, a = spec.observation_size, spec.action_size
+        networks = Networks(
+            TaskEmbedding(spec.n_sub_tasks, size, width, d[0], self.embedding_space, embedding_key),
+            BehaviorPolicy(o, a, size, width, (d[1], d[2]), self.head, policy_key),
+            ScoreModel(o, a, size, width, (d[3], d[4]), self.score_layer_norm, score_key),
+        )
+        return DropState(
+            networks=networks,
+            target_score_model=networks.score_model,
+            optimizer=self._optimizer().init(networks),
+            multiplier=jnp.asarray(self.multiplier_start),
+        )
+
+    def policy(self, state: DropState) -> AdaptivePolicy:
+        networks = state.networks
+        table = networks.embedding.table()
+        return AdaptivePolicy(
+            networks.behavior_policy, networks.score_model, table, self.adaptation, self.sample_actions
+        )
+
+    # --- losses, each for one step of the data ---
+
+    def clone_loss(self, policy: BehaviorPolicy, z: Array, step: Batch) -> Array:
+        """Equation 6: −log β(a|s, φ(z|n))."""
+        return policy.clone_loss(step.observation, step.action, z)
+
+    def td_error(
+        self, score_model: ScoreModel, target: ScoreModel, policy: BehaviorPolicy, z: Array, step: Batch
+    ) -> tuple[Array, Array]:
+        """Equation 8: R + γ f̄(s', a', z) − f(s, a, z), and f(s, a, z) itself.
+
+        Behind a timeout the data has no a': the sub-task's own policy answers there.
+        """
+        own_action = policy.mode(policy.encode(step.next_observation), z)
+        next_action = jnp.where(step.next_action_known, step.next_action, own_action)
+        bootstrapped = step.reward + step.discount * target(step.next_observation, next_action, z)
+        score = score_model(step.observation, step.action, z)
+        return jax.lax.stop_gradient(bootstrapped) - score, score
+
+    def conservative_gap(
+        self, score_model: ScoreModel, policy: BehaviorPolicy, z: Array, unseen_z: Array, step: Batch
+    ) -> Array:
+        """The constraint of equation 8: f(s, β(s, z̃), z̃) − f(s, β(s, z_n), z_n), with z̃ ~ μ(z)."""
+        encoded = policy.encode(step.observation)
+        unseen = score_of_behavior(score_model, policy, step.observation, encoded, unseen_z)
+        return unseen - score_of_behavior(score_model, policy, step.observation, encoded, z)
+
+    def loss(
+        self, networks: Networks, target: ScoreModel, multiplier: Array, batch: Batch, key: Array
+    ) -> tuple[Array, Metrics]:
+        """Cloning + TD + λ · (gap − η), the mean over a batch. Cloning moves φ and β; the rest moves f."""
+        table = networks.embedding.table()
+        z = table[batch.sub_task]
+        clone = jnp.mean(jax.vmap(self.clone_loss, (None, 0, 0))(networks.behavior_policy, z, batch))
+
+        policy = jax.lax.stop_gradient(networks.behavior_policy)
+        score_z = z if self.td_into_embedding else jax.lax.stop_gradient(z)
+        errors, scores = jax.vmap(self.td_error, (None, None, None, 0, 0))(
+            networks.score_model, target, policy, score_z, batch
+        )
+        td = jnp.sum(batch.has_target * errors**2) / jnp.maximum(jnp.sum(batch.has_target), 1.0)
+
+        fixed_z = jax.lax.stop_gradient(z)
+        unseen_z = self._unseen_embeddings(jax.lax.stop_gradient(table), key, len(z))
+        gap = jnp.mean(
+            jax.vmap(self.conservative_gap, (None, None, 0, 0, 0))(
+                networks.score_model, policy, fixed_z, unseen_z, batch
+            )
+        )
+        penalty = multiplier * (gap - self.threshold)
+        return clone + td + penalty, {"clone_loss": clone, "td_loss": td, "score_mean": jnp.mean(scores), "gap": gap}
+
+    def _unseen_embeddings(self, table: Array, key: Array, n: int) -> Array:
+        """μ(z): uniform over the z-space."""
+        low, high = embedding_box(table)
+        if self.embedding_space == "tanh":
+            low, high = -jnp.ones_like(low), jnp.ones_like(high)
+        return jax.random.uniform(key, (n, table.shape[1]), minval=low, maxval=high)
+
+    # --- one update: primal step on the networks, dual step on λ, soft step of the target ---
+
+    def update(self, state: DropState, batch: Batch, key: Array) -> tuple[DropState, Metrics]:
+        gradient, metrics = jax.grad(self.loss, has_aux=True)(
+            state.networks, state.target_score_model, state.multiplier, batch, key
+        )
+        step, optimizer = self._optimizer().update(gradient, state.optimizer)
+        networks = optax.apply_updates(state.networks, step)
+        multiplier = state.multiplier
+        if self.constraint == "lagrangian":
+            ascended = multiplier + self.multiplier_rate * (metrics["gap"] - self.threshold)
+            multiplier = jnp.clip(ascended, 0.0, self.multiplier_max)
+        target = optax.incremental_update(networks.score_model, state.target_score_model, self.target_rate)
+        return DropState(networks, target, optimizer, multiplier), metrics | {"multiplier": multiplier}
+
+    def _optimizer(self) -> optax.GradientTransformation:
+        return optax.adam(self.learning_rate)
+
+    # --- is it working? ---
+
+    def diagnose(self, state: DropState, probe: Probe) -> Metrics:
+        networks, batch = state.networks, probe.batch
+        policy, score_model = networks.behavior_policy, networks.score_model
+        table = networks.embedding.table()
+        z = table[batch.sub_task]
+        clone = jax.vmap(self.clone_loss, (None, 0, 0))
+        other_z = jnp.roll(table, max(1, len(table) // 2), axis=0)[batch.sub_task]
+        # The probe's targets go to the end of the episode, so this error is one of calibration; only behind a timeout
+        # does the model's own score of the last state enter, discounted by all the steps to it.
+        errors, scores = jax.vmap(self.td_error, (None, None, None, 0, 0))(score_model, score_model, policy, z, batch)
+
+        def scores_of_sub_tasks(observation: Array) -> Array:
+            encoded = policy.encode(observation)
+            return jax.vmap(lambda z: score_of_behavior(score_model, policy, observation, encoded, z))(table)
+
+        at_start = jnp.mean(jax.vmap(scores_of_sub_tasks)(probe.starts), axis=0)
+        favourites = jnp.argmax(jax.vmap(scores_of_sub_tasks)(batch.observation[:64]), axis=1)
+        return {
+            "probe_clone_loss": jnp.mean(clone(policy, z, batch)),
+            "probe_clone_loss_permuted": jnp.mean(clone(policy, other_z, batch)),
+            "embedding_spread": jnp.mean(jnp.std(table, axis=0)),
+            "score_r2": r_squared(errors, scores + errors, batch.has_target),
+            "score_bias": -jnp.sum(batch.has_target * errors) / jnp.maximum(jnp.sum(batch.has_target), 1.0),
+            "score_rank_correlation": spearman(at_start, probe.sub_task_returns),
+            "top_sub_task_share": jnp.mean(favourites == jnp.argmax(probe.sub_task_returns)),
+        }
+
+    def checks(self, metrics: dict[str, float]) -> list[Check]:
+        return drop_checks(metrics, self.multiplier_max if self.constraint == "lagrangian" else None)

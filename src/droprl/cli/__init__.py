@@ -1,0 +1,115 @@
+"""The command line: `drop COMMAND …` over the same functions as the Python API."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+from droprl.errors import DropError
+from droprl.version import __version__
+
+HELP = f"""drop {__version__}: offline reinforcement learning that keeps optimising at test time
+
+  drop demo                 make a maze, train BC, F-BC and DROP on it, compare them, write a report: five minutes
+  drop data info SOURCE     what is in a dataset, and how each rule would cut it into sub-tasks
+  drop data make MAZE       make maze2d-umaze, maze2d-medium or maze2d-large, with no download
+  drop train SOURCE         train an algorithm; the same command resumes
+  drop evaluate RUN         play a trained run or a saved policy in its task
+  drop report RUN [RUN …]   one self-contained HTML page for runs of one dataset
+  drop export RUN           save one seed's policy as a folder of its own
+
+SOURCE is a D4RL .hdf5 file, an .npz file, a Minari id, or several joined with +.
+Every command explains its options with --help. --debug shows the traceback of an error.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The entry point of `drop`."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in words
+    words = [word for word in words if word != "--debug"]
+    try:
+        _run(words)
+    except DropError as error:
+        if debug:
+            raise
+        print(f"drop: {' '.join(str(error).split())}", file=sys.stderr)
+        raise SystemExit(1) from None
+    except KeyboardInterrupt:
+        print("drop: stopped", file=sys.stderr)
+        raise SystemExit(130) from None
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(1) from None
+
+
+def _run(words: list[str]) -> None:
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(HELP, end="")
+        return
+    if words[0] == "--version":
+        print(__version__)
+        return
+    for length in (2, 1):
+        command = _COMMANDS.get(" ".join(words[:length]))
+        if command is not None:
+            command(words[length:])
+            return
+    if words[0] == "data":
+        raise DropError("`drop data` needs `info` or `make`: see `drop --help`")
+    raise DropError(f"there is no command {words[0]!r}: see `drop --help`")
+
+
+def _data_info(words: list[str]) -> None:
+    from droprl.cli.data import info
+
+    info(words)
+
+
+def _data_make(words: list[str]) -> None:
+    from droprl.cli.data import make
+
+    make(words)
+
+
+def _train(words: list[str]) -> None:
+    from droprl.cli.train import train
+
+    train(words)
+
+
+def _evaluate(words: list[str]) -> None:
+    from droprl.cli.evaluate import evaluate
+
+    evaluate(words)
+
+
+def _report(words: list[str]) -> None:
+    from droprl.cli.evaluate import report
+
+    report(words)
+
+
+def _export(words: list[str]) -> None:
+    from droprl.cli.evaluate import export
+
+    export(words)
+
+
+def _demo(words: list[str]) -> None:
+    from droprl.cli.demo import demo
+
+    demo(words)
+
+
+# Each imports what it needs when it is called: `drop --help` must not wait for JAX.
+_COMMANDS: dict[str, Callable[[list[str]], None]] = {
+    "data info": _data_info,
+    "data make": _data_make,
+    "train": _train,
+    "evaluate": _evaluate,
+    "report": _report,
+    "export": _export,
+    "demo": _demo,
+}

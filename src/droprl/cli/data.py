@@ -1,0 +1,68 @@
+"""`drop data info` and `drop data make`."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import tyro
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from droprl.cli.options import Source, SourceOptions, parse, print_json
+from droprl.data import Dataset, save_d4rl
+from droprl.data.describe import describe, print_description
+from droprl.data.maze import make_maze_dataset
+
+
+@dataclass(frozen=True)
+class Info:
+    """What is in a dataset: sizes, returns, and how each rule would cut it into sub-tasks."""
+
+    source: Source
+    """A D4RL .hdf5 file, an .npz file, a Minari id, or several joined with +."""
+    reading: SourceOptions = field(default_factory=SourceOptions)
+    json: bool = False
+    """Print one JSON object instead of tables."""
+
+
+def info(words: list[str]) -> None:
+    options = parse(Info, "data info", words)
+    description = describe(options.reading.load(options.source))
+    if options.json:
+        print_json(asdict(description))
+    else:
+        print_description(description, Console())
+
+
+@dataclass(frozen=True)
+class Make:
+    """Make a maze dataset on the spot, in D4RL's layout: no download, no GPU."""
+
+    maze: tyro.conf.Positional[Literal["maze2d-umaze", "maze2d-medium", "maze2d-large"]]
+    """Which maze."""
+    steps: int = 100_000
+    """How many steps, rounded up to whole episodes."""
+    seed: int = 0
+    """The same seed makes the same file."""
+    out: Path | None = None
+    """The file to write; by default MAZE.hdf5 in this folder."""
+
+
+def make(words: list[str]) -> None:
+    options = parse(Make, "data make", words)
+    path = options.out or Path(f"{options.maze}.hdf5")
+    dataset = make_maze(options.maze, options.steps, options.seed)
+    save_d4rl(dataset, path)
+    print(
+        f"{path}: {dataset.n_steps:,} steps in {dataset.n_episodes:,} episodes; look at it with: drop data info {path}"
+    )
+
+
+def make_maze(name: str, steps: int, seed: int) -> Dataset:
+    columns = (TextColumn("[bold]{task.description}"), BarColumn(bar_width=24), TaskProgressColumn())
+    with Progress(*columns, TimeRemainingColumn(compact=True), console=Console(file=sys.stderr), transient=True) as bar:
+        task = bar.add_task(f"making {name}", total=steps)
+        return make_maze_dataset(name, steps, seed, lambda done, total: bar.update(task, completed=done, total=total))

@@ -1,0 +1,146 @@
+"""`drop evaluate`, `drop report` and `drop export`: what to do with a trained run."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from droprl.adapt import InferenceRule
+from droprl.cli.options import Folder, parse, print_json, use_compilation_cache
+from droprl.errors import DropError
+from droprl.evaluate import Evaluation
+from droprl.evaluate import evaluate as evaluate_run
+from droprl.policy import load_policy
+from droprl.report import write_report
+from droprl.report.build import build_report
+from droprl.train import Run
+
+
+@dataclass(frozen=True)
+class AdaptationOptions:
+    """How z is inferred at test time; what is left out stays as it was trained."""
+
+    rule: InferenceRule | None = None
+    """best, grad (z once, at the initial state), best-ada or grad-ada (z anew as the episode goes on)."""
+    ascent_steps: int | None = None
+    """K, the steps of gradient ascent."""
+    step_size: float | None = None
+    """The length of one ascent step."""
+    step_rule: Literal["plain", "normalized"] | None = None
+    """plain adds step_size · ∇f; normalized makes every step exactly step_size long."""
+    region: Literal["trust", "box", "none"] | None = None
+    """Where z may go."""
+    trust_radius: float | None = None
+    """How far z may leave the embedding it started from, with --region trust."""
+    starts: int | None = None
+    """Ascend only from this many embeddings, those with the highest score."""
+    interval: int | None = None
+    """m of DROP(m): infer z anew every m steps."""
+
+    def chosen(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+
+@dataclass(frozen=True)
+class EvaluateOptions:
+    """Play a run (all its seeds) or a saved policy in its task, and keep every episode's return."""
+
+    run: Folder
+    """The folder that `drop train` or `drop export` made."""
+    adaptation: AdaptationOptions = AdaptationOptions()
+    episodes: int = 10
+    """Episodes for each seed and checkpoint."""
+    protocol: Literal["last", "paper"] = "last"
+    """last: the last checkpoint. paper: the mean over the last six."""
+    env: str | None = None
+    """The Gymnasium id of the task, where the data did not say."""
+    n_envs: int = 10
+    """Episodes played side by side."""
+    json: bool = False
+    """Print one JSON object: per seed and checkpoint the returns and scores; mean, IQM and interval."""
+
+
+def evaluate(words: list[str]) -> None:
+    use_compilation_cache()
+    options = parse(EvaluateOptions, "evaluate", words)
+    evaluation = evaluate_run(
+        options.run,
+        episodes=options.episodes,
+        protocol=options.protocol,
+        env=options.env,
+        n_envs=options.n_envs,
+        **options.adaptation.chosen(),
+    )
+    if options.json:
+        print_json(evaluation.to_json())
+    else:
+        Console().print(score_table([evaluation]))
+
+
+def score_table(evaluations: list[Evaluation]) -> Table:
+    """One row a method and rule: what a person compares."""
+    first = evaluations[0]
+    table = Table(title=f"{first.dataset}: {first.unit} in {first.env}", title_justify="left")
+    for heading in ("method", "rule", "mean", "IQM", "95 % interval", "seeds", "episodes", "ms/action"):
+        table.add_column(heading, justify="left" if heading in ("method", "rule") else "right")
+    for e in evaluations:
+        table.add_row(
+            e.algorithm,
+            e.rule or "–",
+            f"{e.mean:.1f}",
+            f"{e.iqm:.1f}",
+            f"{e.interval[0]:.1f} … {e.interval[1]:.1f}",
+            str(len({r.seed for r in e.results})),
+            str(len(e.values)),
+            f"{e.milliseconds_per_action:.2f}",
+        )
+    return table
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    """One self-contained HTML page for runs of one dataset: scores, curves, sub-tasks, diagnostics, z on its walk."""
+
+    runs: tyro.conf.Positional[tuple[Path, ...]]
+    """Run directories; evaluate them first."""
+    out: Path | None = None
+    """The page; by default report.html in the first run."""
+
+
+def report(words: list[str]) -> None:
+    use_compilation_cache()
+    options = parse(ReportOptions, "report", words)
+    if not options.runs:
+        raise DropError("`drop report` needs at least one run directory")
+    runs = [Run(path) for path in options.runs]
+    names = {run.config.data.name for run in runs}
+    if len(names) > 1:
+        raise DropError(f"the runs learned from different data ({', '.join(sorted(names))}): report one dataset a page")
+    page = options.out or runs[0].path / "report.html"
+    write_report(build_report(runs, shlex.join(["drop", "report", *words])), page)
+    print(f"{page} is written")
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """Save one seed's policy as a folder of its own: weights, embeddings, normaliser, bounds and settings."""
+
+    run: Folder
+    """The folder that `drop train` made."""
+    out: Path
+    """The policy folder."""
+    seed: int | None = None
+    """Which seed; by default the first."""
+    adaptation: AdaptationOptions = AdaptationOptions()
+
+
+def export(words: list[str]) -> None:
+    options = parse(ExportOptions, "export", words)
+    path = load_policy(options.run, seed=options.seed, **options.adaptation.chosen()).save(options.out)
+    print(f"{path}: use it with droprl.load_policy({str(path)!r}).act(observation)")

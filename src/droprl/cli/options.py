@@ -1,0 +1,79 @@
+"""Options that several commands share, and how a command's words become its dataclass."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, cast
+
+import tyro
+
+from droprl.data import Dataset, load_dataset
+from droprl.errors import DropError
+
+T = TypeVar("T")
+Source = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="SOURCE")]
+Folder = Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """How to read the data."""
+
+    download: bool = False
+    """Fetch a Minari dataset that is not on this machine yet."""
+    env: str | None = None
+    """The Gymnasium id of the task, where the data does not say."""
+    goal: tuple[float, ...] | None = None
+    """For OGBench files, which have no rewards: the goal's coordinates."""
+    goal_radius: float | None = None
+    """How near counts as reached."""
+    action_low: tuple[float, ...] | None = None
+    """The actions' lower bounds, where the data does not say: one number, or one a dimension."""
+    action_high: tuple[float, ...] | None = None
+    """Their upper bounds."""
+
+    def load(self, source: str) -> Dataset:
+        return load_dataset(
+            source,
+            download=self.download,
+            env=self.env,
+            goal=self.goal,
+            goal_radius=self.goal_radius,
+            action_low=_number_or_all(self.action_low),
+            action_high=_number_or_all(self.action_high),
+        )
+
+
+def _number_or_all(values: tuple[float, ...] | None) -> float | Sequence[float] | None:
+    return values[0] if values is not None and len(values) == 1 else values
+
+
+def parse(kind: type[T], command: str, words: Sequence[str], default: T | None = None) -> T:
+    try:
+        parsed: Any = tyro.cli(
+            kind,
+            prog=f"drop {command}",
+            args=list(words),
+            default=default,
+            config=(tyro.conf.OmitArgPrefixes,),
+        )
+    except ValueError as error:
+        raise DropError(f"{error}: see `drop {command} --help`") from error
+    return cast(T, parsed)
+
+
+def print_json(content: Any) -> None:
+    print(json.dumps(content, allow_nan=False))
+
+
+def use_compilation_cache() -> None:
+    """Keep compiled programs between runs of the command line, so that resuming or evaluating again starts at once."""
+    import jax
+
+    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    jax.config.update("jax_compilation_cache_dir", str(root / "droprl" / "jax"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)

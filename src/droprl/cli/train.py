@@ -1,0 +1,88 @@
+"""`drop train`."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, Literal, TypeVar
+
+import jax
+import tyro
+
+from droprl.algorithms import ALGORITHMS
+from droprl.cli.options import Source, SourceOptions, parse, use_compilation_cache
+from droprl.errors import DropError
+from droprl.train import Interrupted, Run, default_out, fit
+
+A = TypeVar("A")
+Preset = Literal["paper", "small"]
+
+
+@dataclass(frozen=True)
+class Train(Generic[A]):
+    """Train an algorithm on a dataset. The same command on an unfinished run resumes it."""
+
+    source: Source
+    """A D4RL .hdf5 file, an .npz file, a Minari id, or several joined with +."""
+    settings: A
+    algo: Literal["drop", "bc", "fbc"] = "drop"
+    """Which algorithm; the options further down are its own."""
+    preset: Preset = "paper"
+    """paper: the paper's sizes. small: for CPUs."""
+    seeds: int = 1
+    """How many seeds, trained side by side: 0, 1, …"""
+    steps: int = 100_000
+    """Updates."""
+    out: Path | None = None
+    """The run directory; by default runs/DATASET/ALGO."""
+    checkpoint_every: int | None = None
+    """Updates between checkpoints, of which the last six are kept; by default a twentieth of the steps."""
+    log_every: int | None = None
+    """Updates between lines of metrics.jsonl; by default a hundredth of the steps."""
+    reading: SourceOptions = field(default_factory=SourceOptions)
+
+
+def train(words: list[str]) -> None:
+    use_compilation_cache()
+    algo, preset = (
+        _choice(words, "--algo", "drop", list(ALGORITHMS)),
+        _choice(words, "--preset", "paper", ["paper", "small"]),
+    )
+    kind = ALGORITHMS[algo]
+    default: Any = Train(source=tyro.MISSING, settings=kind.small() if preset == "small" else kind())
+    options: Any = parse(Train[kind], "train", words, default)  # type: ignore[valid-type]
+    dataset = options.reading.load(options.source)
+    path = options.out or default_out(dataset, options.settings)
+    if jax.default_backend() == "cpu" and preset == "paper":
+        print("drop: no accelerator found; `--preset small` trains in minutes on a CPU", file=sys.stderr)
+    already = (path / "config.json").exists() and Run(path).finished
+    try:
+        run = fit(
+            dataset,
+            options.settings,
+            out=path,
+            seeds=options.seeds,
+            steps=options.steps,
+            checkpoint_every=options.checkpoint_every,
+            log_every=options.log_every,
+            source=options.source,
+        )
+    except Interrupted as stop:
+        print(f"drop: {stop}", file=sys.stderr)
+        raise SystemExit(130) from None
+    done = "was finished already" if already else "is trained"
+    print(f"{run.path} {done} ({run.config.steps:,} updates); play it with: drop evaluate {run.path}")
+
+
+def _choice(words: list[str], option: str, default: str, choices: list[str]) -> str:
+    """The value of an option that decides which other options there are."""
+    chosen = default
+    for i, word in enumerate(words):
+        if word == option and i + 1 < len(words):
+            chosen = words[i + 1]
+        elif word.startswith(f"{option}="):
+            chosen = word.split("=", 1)[1]
+    if chosen not in choices:
+        raise DropError(f"{option} {chosen}: choose one of {', '.join(choices)}")
+    return chosen

@@ -1,0 +1,358 @@
+"""Turns raw arrays into a `Dataset`, or refuses them in one line that says what is wrong, where, and what to do.
+
+Every source ends here, so a fault is found once and worded once; what a row means is settled in `dataset`.
+Opening files and knowing their layouts lives in the modules named after the formats.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from droprl.data.dataset import Dataset
+from droprl.errors import DropError
+
+Bound = float | Sequence[float] | np.ndarray | None
+RowLabel = Callable[[int], str]
+
+REQUIRED_KEYS = ("observations", "actions", "rewards", "terminals")
+OPTIONAL_KEYS = ("timeouts", "next_observations")
+BOUND_REMEDY = "pass --action-low/--action-high (action_low=, action_high= in Python), or fix the data"
+VALUE_REMEDY = "fix the value, or leave that episode out"
+# Logged actions overshoot their bounds by rounding; up to this share of half the range is clipped, beyond is a fault.
+BOUND_TOLERANCE = 1e-4
+
+
+def from_arrays(
+    observations: Any,
+    actions: Any,
+    rewards: Any,
+    terminals: Any,
+    timeouts: Any = None,
+    next_observations: Any = None,
+    *,
+    action_low: Bound = None,
+    action_high: Bound = None,
+    name: str = "arrays",
+    env: str | None = None,
+    score_range: tuple[float, float] | None = None,
+) -> Dataset:
+    """A dataset from arrays of one's own: one row a step, episodes one after another.
+
+    `terminals` marks the steps that ended the task, `timeouts` those after which the clock ran out; without timeouts,
+    rows after the last terminal are one episode cut short. Bounds default to [-1, 1] where every action lies inside.
+    The arrays are copied: changing them later does not change the dataset.
+    """
+    arrays = {
+        "observations": observations,
+        "actions": actions,
+        "rewards": rewards,
+        "terminals": terminals,
+        "timeouts": timeouts,
+        "next_observations": next_observations,
+    }
+    return checked_dataset(
+        arrays,
+        name,
+        name=name,
+        env=env,
+        score_range=score_range,
+        action_low=action_low,
+        action_high=action_high,
+        copy=True,
+    )
+
+
+def plain_row(row: int) -> str:
+    """How a row is named where the source has one row a step."""
+    return f"row {row}"
+
+
+def checked_dataset(
+    arrays: Mapping[str, Any],
+    where: str,
+    *,
+    name: str,
+    env: str | None = None,
+    score_range: tuple[float, float] | None = None,
+    action_low: Bound = None,
+    action_high: Bound = None,
+    row_label: RowLabel = plain_row,
+    copy: bool = False,
+) -> Dataset:
+    """Check everything training relies on. `where` opens every message, `row_label` names a row as its source does."""
+    for key in REQUIRED_KEYS:
+        if arrays.get(key) is None:
+            raise fault(where, f"{key} is missing", _missing_remedy(key))
+    present = {key: numbers(arrays[key], key, where) for key in _present_keys(arrays)}
+    for key, array in present.items():
+        _check_shape(key, array, where)
+    _check_lengths(present, where)
+
+    floats = {
+        key: _finite_float32(present[key], key, where, row_label, copy)
+        for key in ("observations", "actions", "rewards", "next_observations")
+        if key in present
+    }
+    terminals = flags(present["terminals"], "terminals", where, row_label)
+    timeouts = np.zeros_like(terminals)
+    if "timeouts" in present:
+        timeouts = flags(present["timeouts"], "timeouts", where, row_label) & ~terminals  # the task's end weighs more
+    if not (terminals.any() or timeouts.any()):
+        raise fault(
+            where,
+            "no episode ends: terminals and timeouts are false in every row",
+            "mark the last step of each episode in terminals or timeouts",
+        )
+    low, high = _action_bounds(floats["actions"], action_low, action_high, env, where, row_label)
+    return Dataset(
+        observations=floats["observations"],
+        actions=np.clip(floats["actions"], low, high),
+        rewards=floats["rewards"],
+        terminals=terminals,
+        timeouts=timeouts,
+        next_observations=floats.get("next_observations"),
+        action_low=low,
+        action_high=high,
+        name=name,
+        env=env,
+        score_range=checked_score_range(score_range, where),
+    )
+
+
+def fault(where: str, what: str, remedy: str) -> DropError:
+    """The one wording of every refusal; kept to one line even where a file's name or a library's message is not."""
+    return DropError(" ".join(f"{where}: {what}: {remedy}".splitlines()))
+
+
+def reason(error: BaseException) -> str:
+    """The first line of what a library complained about, for a message of ours."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+def require_file(path: Path) -> None:
+    """Refuse, each in its own words, a path that cannot be read as a file; libraries blur these cases."""
+    where = str(path)
+    try:
+        if path.is_dir():
+            raise fault(where, "is a folder, not a file", "name a .hdf5, .h5 or .npz file")
+        if not path.exists():
+            raise fault(where, "no such file", "check the path")
+        if not path.is_file():  # opening a pipe would wait for ever
+            raise fault(where, "is not a regular file", "name a .hdf5, .h5 or .npz file")
+        with path.open("rb") as file:
+            if not file.read(1):
+                raise fault(where, "is empty (0 bytes)", "copy or download it again")
+    except PermissionError as error:
+        raise fault(where, "may not be read (permission denied)", "give yourself read permission") from error
+    except (OSError, ValueError) as error:
+        raise fault(where, f"cannot be opened ({reason(error)})", "check the path") from error
+
+
+def numbers(value: Any, key: str, where: str) -> np.ndarray:
+    """The value as an array of real numbers or booleans."""
+    if isinstance(value, Mapping):
+        raise dict_fault(key, where)
+    try:
+        array = np.asarray(value)
+    except Exception as error:  # whatever an array-like of the user's raises
+        raise fault(where, f"{key} is not an array ({reason(error)})", "give every row the same size") from error
+    if array.dtype.kind not in "biuf":
+        raise fault(where, f"{key} holds {array.dtype}, not numbers", "store it as float32")
+    return array
+
+
+def flags(array: np.ndarray, key: str, where: str, row_label: RowLabel = plain_row) -> np.ndarray:
+    """A column of 0 and 1 as booleans."""
+    if array.dtype == np.bool_:
+        return array.copy()
+    wrong = ~((array == 0) | (array == 1))
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise fault(where, f"{key} {row_label(row)} is {array[row]:.6g}, neither 0 nor 1", "store it as booleans")
+    return array.astype(np.bool_)
+
+
+def dict_fault(key: str, where: str) -> DropError:
+    return fault(
+        where, f"{key} is a dict; dict {key} are not supported yet", "join its entries into one array of shape (T, n)"
+    )
+
+
+def discrete_fault(where: str, what: str) -> DropError:
+    return fault(
+        where,
+        f"actions are {what}; discrete actions are not supported yet",
+        "use a continuous-action task, or store continuous actions as float32",
+    )
+
+
+def pixel_fault(where: str, shape: tuple[int | str, ...]) -> DropError:
+    return fault(
+        where,
+        f"observations have shape {shape}; pixel observations are not supported yet",
+        "use state observations, one row of numbers a step",
+    )
+
+
+def checked_score_range(score_range: tuple[float, float] | None, where: str) -> tuple[float, float] | None:
+    """Reference returns that a score can be computed from: finite and in order."""
+    if score_range is None:
+        return None
+    try:
+        low, high = (float(number) for number in score_range)
+    except (TypeError, ValueError) as error:
+        raise fault(where, f"score_range is {score_range!r}", "give two numbers: (score 0, score 100)") from error
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise fault(
+            where,
+            f"ref_min_score {low:g} and ref_max_score {high:g} give no score",
+            "reference returns must be finite, the minimum below the maximum",
+        )
+    return low, high
+
+
+def _present_keys(arrays: Mapping[str, Any]) -> list[str]:
+    return [key for key in (*REQUIRED_KEYS, *OPTIONAL_KEYS) if arrays.get(key) is not None]
+
+
+def _missing_remedy(key: str) -> str:
+    if key == "terminals":
+        return "add an array of 0 and 1, 1 where a step ended the task (all 0 if only timeouts end episodes)"
+    shape = "(T,)" if key == "rewards" else "(T, n)"
+    return f"add an array of shape {shape} under that name, one row a step"
+
+
+def _check_shape(key: str, array: np.ndarray, where: str) -> None:
+    if key == "actions" and array.dtype.kind in "biu":
+        raise discrete_fault(where, f"of type {array.dtype}")
+    if key in ("observations", "next_observations", "actions"):
+        if array.ndim >= 3 and key != "actions":
+            raise pixel_fault(where, array.shape)
+        if array.ndim == 1:
+            raise fault(where, f"{key} has shape {array.shape}, not (T, n)", "reshape to (T, 1)")
+        if array.ndim != 2:
+            raise fault(where, f"{key} has shape {array.shape}, not (T, n)", "reshape to one row of numbers a step")
+        if array.shape[1] == 0:
+            raise fault(where, f"{key} has shape {array.shape}: no columns", "store at least one number a step")
+    elif array.ndim != 1:
+        raise fault(where, f"{key} has shape {array.shape}, not (T,)", "reshape to (T,), one number a step")
+
+
+def _check_lengths(arrays: Mapping[str, np.ndarray], where: str) -> None:
+    n_steps = len(arrays["observations"])
+    for key, array in arrays.items():
+        if len(array) != n_steps:
+            raise fault(
+                where,
+                f"{key} has {len(array)} rows but observations has {n_steps}",
+                "store one row a step under every key",
+            )
+    if n_steps == 0:
+        raise fault(where, "observations has no rows", "record at least one episode")
+    following = arrays.get("next_observations")
+    if following is not None and following.shape != arrays["observations"].shape:
+        raise fault(
+            where,
+            f"next_observations has shape {following.shape} but observations has {arrays['observations'].shape}",
+            "store both with the same columns, or leave next_observations out",
+        )
+
+
+def _finite_float32(array: np.ndarray, key: str, where: str, row_label: RowLabel, copy: bool) -> np.ndarray:
+    with np.errstate(all="ignore"):
+        converted = array.astype(np.float32, order="C", copy=copy)
+    good = np.isfinite(converted)
+    if good.all():
+        return converted
+    at = np.unravel_index(int(np.argmin(good)), array.shape)
+    value, row = array[at], row_label(int(at[0]))
+    if np.isfinite(value):
+        raise fault(where, f"{key} {row} is {value:.6g}, too large for float32", VALUE_REMEDY)
+    raise fault(where, f"{key} {row} is {value}", VALUE_REMEDY)
+
+
+def _action_bounds(
+    actions: np.ndarray, low: Bound, high: Bound, env: str | None, where: str, row_label: RowLabel
+) -> tuple[np.ndarray, np.ndarray]:
+    """The bounds given; else [-1, 1] where the actions fit; else those of the task's environment.
+
+    The environment comes last on purpose: asked first, the same file would load with other bounds on a machine that
+    lacks the environment's package, and a run could not be resumed there.
+    """
+    size = actions.shape[1]
+    if low is not None or high is not None:
+        lows, highs = _bound(low, "action_low", size, where), _bound(high, "action_high", size, where)
+        if (lows >= highs).any():
+            column = int(np.argmax(lows >= highs))
+            raise fault(
+                where,
+                f"action_low {lows[column]:g} is not below action_high {highs[column]:g} in column {column}",
+                "give a range with room for actions",
+            )
+        _check_inside(actions, lows, highs, where, row_label)
+        return lows, highs
+    lows, highs = np.full(size, -1.0, np.float32), np.full(size, 1.0, np.float32)
+    if _outside(actions, lows, highs).any():
+        from_env = _environment_bounds(env, size)
+        lows, highs = from_env if from_env is not None else (lows, highs)
+    _check_inside(actions, lows, highs, where, row_label)
+    return lows, highs
+
+
+def _bound(value: Bound, key: str, size: int, where: str) -> np.ndarray:
+    if value is None:
+        raise fault(where, f"{key} is missing", "give both action_low and action_high, or neither")
+    bound = numbers(value, key, where)
+    if bound.shape not in ((), (1,), (size,)):
+        raise fault(where, f"{key} has shape {bound.shape}", f"give one number, or one for each of the {size} actions")
+    with np.errstate(all="ignore"):
+        bound = np.array(np.broadcast_to(bound, (size,)), dtype=np.float32)
+    if not np.isfinite(bound).all():
+        column = int(np.argmin(np.isfinite(bound)))
+        raise fault(where, f"{key} is {bound[column]} in column {column}", "give finite bounds")
+    return bound
+
+
+def _outside(actions: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    lows, highs = low.astype(np.float64), high.astype(np.float64)
+    slack = BOUND_TOLERANCE * (highs - lows) / 2
+    return np.asarray((actions < lows - slack) | (actions > highs + slack))
+
+
+def _check_inside(actions: np.ndarray, low: np.ndarray, high: np.ndarray, where: str, row_label: RowLabel) -> None:
+    outside = _outside(actions, low, high)
+    if not outside.any():
+        return
+    row, column = np.unravel_index(int(np.argmax(outside)), actions.shape)
+    raise fault(
+        where,
+        f"actions {row_label(int(row))} is outside [{low[column]:g}, {high[column]:g}] "
+        f"({actions[row, column]:.6g} in column {column})",
+        BOUND_REMEDY,
+    )
+
+
+def _environment_bounds(env: str | None, size: int) -> tuple[np.ndarray, np.ndarray] | None:
+    """The bounds of the Gymnasium task `env`, or None where it cannot be made or is not bounded."""
+    if env is None:
+        return None
+    try:
+        import gymnasium
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            made = gymnasium.make(env)
+        space = made.action_space
+        made.close()
+    except Exception:  # an unknown or broken environment only means that we learn nothing from it
+        return None
+    if not isinstance(space, gymnasium.spaces.Box) or space.shape != (size,) or not space.is_bounded():
+        return None
+    return space.low.astype(np.float32), space.high.astype(np.float32)

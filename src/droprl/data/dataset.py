@@ -1,0 +1,99 @@
+"""The one in-memory form of logged trajectories: flat arrays, one row a step, plus the bounds of the episodes.
+
+What a row means is settled here and nowhere else: a *terminal* ended the task, a *timeout* only stopped the clock.
+Reading files lives beside this module, checking in `check`, cutting into sub-tasks in `decompose`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Checked trajectories. Build one with `load_dataset` or `from_arrays`, which refuse what cannot be used."""
+
+    observations: np.ndarray  # (T, observation_size) float32
+    actions: np.ndarray  # (T, action_size) float32, in the task's own units
+    rewards: np.ndarray  # (T,) float32
+    terminals: np.ndarray  # (T,) bool: the task ended in this step
+    timeouts: np.ndarray  # (T,) bool: the clock ran out after this step; never true where `terminals` is
+    next_observations: np.ndarray | None  # (T, observation_size) float32, where the source has them
+    action_low: np.ndarray  # (action_size,) float32
+    action_high: np.ndarray  # (action_size,) float32
+    name: str = "arrays"  # e.g. "walker2d-medium-replay-v2"; selects presets and reference returns
+    env: str | None = None  # the Gymnasium id to evaluate in
+    score_range: tuple[float, float] | None = None  # D4RL's reference returns: (score 0, score 100)
+
+    @cached_property
+    def bounds(self) -> np.ndarray:
+        """(E + 1,) row numbers: episode `e` is the rows `bounds[e]` to `bounds[e + 1]`.
+
+        Rows after the last marked end form one more episode, cut short by the end of the file.
+        """
+        ends = np.flatnonzero(self.terminals | self.timeouts) + 1
+        if ends.size == 0 or ends[-1] != self.n_steps:
+            ends = np.append(ends, self.n_steps)
+        return np.concatenate([[0], ends]).astype(np.int64)
+
+    @property
+    def n_steps(self) -> int:
+        return len(self.rewards)
+
+    @property
+    def n_episodes(self) -> int:
+        return len(self.bounds) - 1
+
+    @property
+    def observation_size(self) -> int:
+        return int(self.observations.shape[1])
+
+    @property
+    def action_size(self) -> int:
+        return int(self.actions.shape[1])
+
+    @cached_property
+    def lengths(self) -> np.ndarray:
+        return np.diff(self.bounds)
+
+    @cached_property
+    def returns(self) -> np.ndarray:
+        """(E,) float64: the undiscounted return of each episode."""
+        return np.add.reduceat(self.rewards.astype(np.float64), self.bounds[:-1])
+
+    @property
+    def ends_in_terminal(self) -> np.ndarray:
+        """(E,) bool: whether the episode's last step ended the task."""
+        return self.terminals[self.bounds[1:] - 1]
+
+    @property
+    def last_is_cut_short(self) -> bool:
+        """Whether the file stops in the middle of an episode; that episode counts as timed out."""
+        return not bool(self.terminals[-1] or self.timeouts[-1])
+
+    def scores(self, returns: np.ndarray) -> np.ndarray | None:
+        """D4RL-normalised scores, or None where the task has no reference returns."""
+        if self.score_range is None:
+            return None
+        return normalized_scores(returns, self.score_range)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A digest of everything training reads, so that a run resumes on the data it began with."""
+        digest = hashlib.sha256()
+        arrays = (self.observations, self.actions, self.rewards, self.terminals, self.timeouts, self.next_observations)
+        for array in (*arrays, self.action_low, self.action_high):
+            digest.update(b"none" if array is None else repr((array.shape, array.dtype.str)).encode())
+            if array is not None:
+                digest.update(np.ascontiguousarray(array).data)
+        return digest.hexdigest()[:16]
+
+
+def normalized_scores(returns: np.ndarray, score_range: tuple[float, float]) -> np.ndarray:
+    """D4RL's score: 0 at the random policy's return, 100 at the expert's."""
+    low, high = score_range
+    return 100.0 * (np.asarray(returns, dtype=np.float64) - low) / (high - low)

@@ -1,0 +1,177 @@
+"""Minari datasets from the local Minari root, or downloaded where asked. Minari is an optional extra.
+
+A Minari episode of T steps holds T + 1 observations, so the observation after an episode's last step is known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from droprl.data.check import (
+    Bound,
+    checked_dataset,
+    dict_fault,
+    discrete_fault,
+    fault,
+    flags,
+    numbers,
+    pixel_fault,
+    reason,
+)
+from droprl.data.dataset import Dataset
+from droprl.errors import DropError
+
+# A Box written as ±the largest float means "no bounds" just as ±infinity does.
+_UNBOUNDED = 1e18
+
+
+def load_minari(
+    dataset_id: str,
+    *,
+    download: bool = False,
+    env: str | None = None,
+    action_low: Bound = None,
+    action_high: Bound = None,
+) -> Dataset:
+    """Read a Minari dataset by id. An episode that ends by neither flag was cut short and counts as timed out."""
+    try:
+        import minari
+    except ImportError as error:
+        raise fault(
+            dataset_id, "no such file, and Minari, whose id it may be, is not installed", "pip install 'droprl[minari]'"
+        ) from error
+    try:
+        source = minari.load_dataset(dataset_id, download=download)
+        _refuse_spaces(source.observation_space, source.action_space, dataset_id)
+        stored = list(source.iterate_episodes())  # all at once: a refusal midway would leave the file open
+        metadata = dict(source.storage.metadata)
+        env_spec = source.env_spec
+    except DropError:
+        raise
+    except FileNotFoundError as error:
+        raise _unknown(dataset_id) from error
+    except Exception as error:  # damaged files and failed downloads raise nearly anything
+        if download:
+            raise fault(
+                dataset_id, f"Minari could not download or read it ({reason(error)})", "see `minari list remote`"
+            ) from error
+        raise fault(
+            dataset_id,
+            f"Minari could not read it ({reason(error)})",
+            f"delete it with `minari delete {dataset_id}` and load it again with --download",
+        ) from error
+    episodes = [_episode(episode, number, dataset_id) for number, episode in enumerate(stored)]
+    if not episodes:
+        raise fault(dataset_id, "the dataset has no episodes", "record at least one episode")
+    if action_low is None and action_high is None:
+        action_low, action_high = _box_bounds(source.action_space)
+    starts = np.cumsum([0, *(len(episode["rewards"]) for episode in episodes)])
+    return checked_dataset(
+        _joined(episodes, dataset_id),
+        dataset_id,
+        name=dataset_id,
+        env=env if env is not None else (env_spec.id if env_spec is not None else None),
+        score_range=_score_range(metadata, dataset_id),
+        action_low=action_low,
+        action_high=action_high,
+        row_label=lambda row: _row_label(row, starts),
+    )
+
+
+def _unknown(dataset_id: str) -> DropError:
+    return fault(
+        dataset_id,
+        "no such file, and no such dataset in the local Minari root",
+        "see `minari list local`, or add --download to fetch it (MINARI_DATASETS_PATH moves the root)",
+    )
+
+
+def _refuse_spaces(observation_space: Any, action_space: Any, where: str) -> None:
+    """Turned down by their spaces, before gigabytes of images are decoded."""
+    from gymnasium import spaces
+
+    if isinstance(observation_space, spaces.Dict):
+        raise dict_fault("observations", where)
+    if isinstance(action_space, spaces.Dict):
+        raise dict_fault("actions", where)
+    if isinstance(action_space, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
+        raise discrete_fault(where, f"{type(action_space).__name__}")
+    for key, space in (("observations", observation_space), ("actions", action_space)):
+        if not isinstance(space, spaces.Box):
+            raise fault(where, f"{key} are {type(space).__name__}; only Box {key} are supported yet", "use a Box space")
+    if len(observation_space.shape) >= 2:
+        raise pixel_fault(where, ("T", *observation_space.shape))
+
+
+def _episode(episode: Any, number: int, where: str) -> dict[str, np.ndarray]:
+    """One episode's rows: `observations` without its last entry, `next_observations` without its first."""
+    arrays: Mapping[str, Any] = {
+        "observations": episode.observations,
+        "actions": episode.actions,
+        "rewards": episode.rewards,
+        "terminals": episode.terminations,
+        "timeouts": episode.truncations,
+    }
+    rows = {key: numbers(value, key, f"{where} episode {number}") for key, value in arrays.items()}
+    for key, array in rows.items():
+        if array.ndim == 0:
+            raise fault(where, f"{key} of episode {number} is not an array", "store one row a step")
+    n_steps = len(rows["rewards"])
+    if n_steps == 0:
+        raise fault(where, f"rewards: episode {number} has no steps", "leave that episode out")
+    for key, array in rows.items():
+        expected = n_steps + 1 if key == "observations" else n_steps
+        if len(array) != expected:
+            raise fault(
+                where,
+                f"{key} of episode {number} has {len(array)} rows, not {expected} (rewards has {n_steps})",
+                "record the episode again, or leave it out",
+            )
+    rows["next_observations"], rows["observations"] = rows["observations"][1:], rows["observations"][:-1]
+    for key in ("terminals", "timeouts"):
+        if rows[key].ndim != 1:
+            raise fault(where, f"{key} of episode {number} has shape {rows[key].shape}, not (T,)", "reshape to (T,)")
+        rows[key] = flags(rows[key], key, f"{where} episode {number}")
+    if not rows["terminals"][-1]:
+        rows["timeouts"][-1] = True
+    return rows
+
+
+def _joined(episodes: list[dict[str, np.ndarray]], where: str) -> dict[str, np.ndarray]:
+    joined = {}
+    for key in episodes[0]:
+        parts = [episode[key] for episode in episodes]
+        for number, part in enumerate(parts):
+            if part.shape[1:] != parts[0].shape[1:]:
+                raise fault(
+                    where,
+                    f"{key} of episode {number} has shape {part.shape}, unlike episode 0's {parts[0].shape}",
+                    "store the same columns in every episode",
+                )
+        joined[key] = np.concatenate(parts)
+    return joined
+
+
+def _box_bounds(space: Any) -> tuple[Bound, Bound]:
+    low, high = np.asarray(space.low), np.asarray(space.high)
+    if not ((np.abs(low) < _UNBOUNDED).all() and (np.abs(high) < _UNBOUNDED).all()):
+        return None, None
+    return low.reshape(-1), high.reshape(-1)
+
+
+def _score_range(metadata: Mapping[str, Any], where: str) -> tuple[float, float] | None:
+    low, high = metadata.get("ref_min_score"), metadata.get("ref_max_score")
+    if low is None or high is None:
+        return None
+    try:
+        return float(low), float(high)
+    except (TypeError, ValueError) as error:
+        raise fault(where, "ref_min_score and ref_max_score are not numbers", "store them as numbers") from error
+
+
+def _row_label(row: int, starts: np.ndarray) -> str:
+    episode = int(np.searchsorted(starts, row, side="right")) - 1
+    return f"row {row} (episode {episode}, step {row - int(starts[episode])})"

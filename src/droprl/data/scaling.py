@@ -1,0 +1,46 @@
+"""The borders between the task's units and the networks': normalised observations in, actions in [-1, 1] out."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from droprl.data.dataset import Dataset
+
+Array = np.ndarray | jax.Array
+
+
+class Scaling(NamedTuple):
+    """Travels with every saved policy: without it the weights mean nothing."""
+
+    observation_mean: Array  # (observation_size,)
+    observation_std: Array  # (observation_size,)
+    action_low: Array  # (action_size,)
+    action_high: Array  # (action_size,)
+
+    def observations_in(self, observations: Array) -> Array:
+        return (observations - self.observation_mean) / self.observation_std
+
+    def actions_in(self, actions: Array) -> Array:
+        return 2.0 * (actions - self.action_low) / (self.action_high - self.action_low) - 1.0
+
+    def actions_out(self, actions: Array) -> Array:
+        return self.action_low + 0.5 * (actions + 1.0) * (self.action_high - self.action_low)
+
+
+def fit_scaling(dataset: Dataset, normalize_observations: bool = True) -> Scaling:
+    """Mean and standard deviation per dimension; a dimension that never changes is only shifted."""
+    size = dataset.observation_size
+    mean, std = np.zeros(size), np.ones(size)
+    if normalize_observations:
+        mean = dataset.observations.mean(axis=0, dtype=np.float64)
+        std = dataset.observations.std(axis=0, dtype=np.float64)
+        std = np.where(std < 1e-6, 1.0, std)
+    return Scaling(
+        mean.astype(np.float32),
+        std.astype(np.float32),
+        dataset.action_low.astype(np.float32),
+        dataset.action_high.astype(np.float32),
+    )

@@ -1,0 +1,170 @@
+"""One name for every source of data: a file, a Minari id, or several of them joined with `+`.
+
+How each format is laid out lives in the module named after it; here is only which one is meant, and how parts join.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from droprl.data.check import Bound, fault
+from droprl.data.d4rl import HDF5_SUFFIXES, load_d4rl
+from droprl.data.dataset import Dataset
+from droprl.data.minari_source import load_minari
+from droprl.data.npz import load_npz
+from droprl.data.tasks import find_task
+
+_MINARI_ID = re.compile(r"[-\w]+(/[-\w]+)*-v\d+")
+_KINDS = (
+    "a .hdf5 or .h5 file in D4RL's layout, an .npz file, a Minari id such as mujoco/hopper/medium-v0, "
+    "or several of these joined with +"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Options:
+    download: bool
+    goal: Sequence[float] | None
+    goal_radius: float | None
+    action_low: Bound
+    action_high: Bound
+    env: str | None
+
+
+def load_dataset(
+    source: str | os.PathLike[str],
+    *,
+    download: bool = False,
+    goal: Sequence[float] | None = None,
+    goal_radius: float | None = None,
+    action_low: Bound = None,
+    action_high: Bound = None,
+    env: str | None = None,
+) -> Dataset:
+    """Load and check a dataset: a D4RL file, an `.npz` file, a Minari id, or parts of them joined with `+`.
+
+    `env` and the bounds weigh more than what the source says, and that more than what is known of the task by the
+    dataset's name. `goal` and `goal_radius` make a task of an OGBench file, which has no rewards.
+    """
+    options = _Options(download, goal, goal_radius, action_low, action_high, env)
+    text = os.fspath(source)
+    parts = [text] if "+" not in text or _exists(text) else text.split("+")
+    if not all(part.strip() for part in parts):
+        raise fault(text, "a part before or after + is empty", f"join {_KINDS}")
+    loaded = [_load_one(part if len(parts) == 1 else part.strip(), options) for part in parts]
+    dataset = loaded[0] if len(loaded) == 1 else join_datasets(loaded)
+    task = find_task(dataset.name)
+    if task is None:
+        return dataset
+    return dataclasses.replace(
+        dataset,
+        env=dataset.env if dataset.env is not None else task.env,
+        score_range=dataset.score_range if dataset.score_range is not None else task.score_range,
+    )
+
+
+def join_datasets(parts: Sequence[Dataset]) -> Dataset:
+    """The parts one after the other. No episode crosses from one into the next: what a part leaves open times out.
+
+    `next_observations` survive only where every part has them.
+    """
+    first = parts[0]
+    for part in parts[1:]:
+        _check_joinable(first, part)
+    ends = [part.timeouts.copy() for part in parts]
+    for part, timeouts in zip(parts[:-1], ends[:-1], strict=True):
+        timeouts[-1] = not part.terminals[-1]
+    following = [part.next_observations for part in parts if part.next_observations is not None]
+    return Dataset(
+        observations=np.concatenate([part.observations for part in parts]),
+        actions=np.concatenate([part.actions for part in parts]),
+        rewards=np.concatenate([part.rewards for part in parts]),
+        terminals=np.concatenate([part.terminals for part in parts]),
+        timeouts=np.concatenate(ends),
+        next_observations=np.concatenate(following) if len(following) == len(parts) else None,
+        action_low=first.action_low,
+        action_high=first.action_high,
+        name=joined_name([part.name for part in parts]),
+        env=next((part.env for part in parts if part.env is not None), None),
+        score_range=next((part.score_range for part in parts if part.score_range is not None), None),
+    )
+
+
+def joined_name(names: Sequence[str]) -> str:
+    """D4RL's name where there is one: `hopper-medium` and `hopper-expert` are `hopper-medium-expert`."""
+    if len(names) == 2:
+        medium = re.fullmatch(r"(.*[-/_])medium((?:-v\d+)?)", names[0])
+        if medium and names[1] == f"{medium[1]}expert{medium[2]}":
+            return f"{medium[1]}medium-expert{medium[2]}"
+    return "+".join(names)
+
+
+def _load_one(source: str, options: _Options) -> Dataset:
+    path = _path(source)
+    suffix = path.suffix.lower()
+    is_npz = suffix == ".npz"
+    if options.goal is not None and not is_npz:
+        raise fault(source, "a goal is only for OGBench's .npz files, which have no rewards", "leave --goal out")
+    if suffix in HDF5_SUFFIXES:
+        return load_d4rl(path, env=options.env, action_low=options.action_low, action_high=options.action_high)
+    if is_npz:
+        return load_npz(
+            path,
+            env=options.env,
+            action_low=options.action_low,
+            action_high=options.action_high,
+            goal=options.goal,
+            goal_radius=options.goal_radius,
+        )
+    if _exists(source) and path.is_file():
+        raise fault(source, f"a file ending in {suffix or 'nothing'} is not a known kind", f"name {_KINDS}")
+    if _MINARI_ID.fullmatch(source):
+        return load_minari(
+            source,
+            download=options.download,
+            env=options.env,
+            action_low=options.action_low,
+            action_high=options.action_high,
+        )
+    if _exists(source):
+        raise fault(source, "is a folder, not a dataset", f"name {_KINDS}")
+    raise fault(source, "is neither a file nor a dataset's id", f"name {_KINDS}")
+
+
+def _path(source: str) -> Path:
+    try:
+        return Path(source).expanduser()
+    except RuntimeError:  # ~nobody: no such user, so no such folder
+        return Path(source)
+
+
+def _exists(source: str) -> bool:
+    try:
+        return _path(source).exists()
+    except (OSError, ValueError):  # a name too long or with a zero byte is no file
+        return False
+
+
+def _check_joinable(first: Dataset, part: Dataset) -> None:
+    where = f"{first.name}+{part.name}"
+    for key in ("observation_size", "action_size"):
+        ours, theirs = getattr(first, key), getattr(part, key)
+        if ours != theirs:
+            raise fault(where, f"{key} is {ours} in {first.name} but {theirs} in {part.name}", "join data of one task")
+    for key in ("action_low", "action_high"):
+        if not np.array_equal(getattr(first, key), getattr(part, key)):
+            raise fault(
+                where,
+                f"{key} of {first.name} and {part.name} differ",
+                "pass --action-low/--action-high (action_low=, action_high= in Python) for all parts",
+            )
+    for key in ("env", "score_range"):
+        ours, theirs = getattr(first, key), getattr(part, key)
+        if ours is not None and theirs is not None and ours != theirs:
+            raise fault(where, f"{key} is {ours} in {first.name} but {theirs} in {part.name}", "join data of one task")

@@ -1,0 +1,122 @@
+"""What is known of a dataset by its name: the environment, D4RL's reference returns, the paper's sub-task sizes.
+
+The facts are in `tasks.json` beside this file; here is only how a name finds them. Names of D4RL (with or without
+version), of D4RL's own files and of Minari all lead to the same task. No data is read here.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import TypedDict
+
+# For data that the paper's table does not fit: its own N for several mixed-quality sets, and its one size of embedding.
+DEFAULT_SUB_TASKS = 50
+DEFAULT_EMBEDDING_SIZE = 5
+# The fewest sub-tasks that the table leads to on D4RL's own files: pen-human, 25 demonstrations in fives. With fewer,
+# as when a dataset is a small share of D4RL's, there is next to nothing for the score model f to compare.
+FEWEST_SUB_TASKS = 5
+
+
+@dataclass(frozen=True)
+class Task:
+    """A benchmark task, found by the name of one of its datasets."""
+
+    name: str  # D4RL's name without version, e.g. "walker2d-medium-replay"
+    env: str  # the Gymnasium id to evaluate in; ids under "droprl/" need `droprl.data.maze.register_mazes` first
+    score_range: tuple[float, float]  # D4RL's reference returns: (score 0, score 100)
+    caveat: str | None = None  # why a score measured in `env` is not quite D4RL's, where that is so
+
+
+@dataclass(frozen=True)
+class SubTaskPreset:
+    """How to cut a dataset into sub-tasks, and how large each one's embedding is."""
+
+    n_sub_tasks: int  # N; data with fewer than N · M trajectories yields fewer
+    trajectories_per_sub_task: int  # M
+    embedding_size: int  # dim(z)
+    origin: str  # where the numbers come from, for a person to read
+
+
+class _Reference(TypedDict):
+    env: str
+    score_range: tuple[float, float]
+
+
+class _Facts(TypedDict):
+    references: dict[str, _Reference]
+    caveats: dict[str, str]
+    sub_tasks: dict[str, dict[str, tuple[int, int, int]]]
+    not_in_the_table: list[str]
+    file_names: dict[str, str]
+
+
+def find_task(name: str) -> Task | None:
+    """The task that a dataset called `name` belongs to, or None for any other data.
+
+    D4RL's withdrawn `maze2d-*-v0` are other tasks (half the time limit, other reference returns), hence None.
+    """
+    known, version, is_minari = _parse(name)
+    facts = _facts()
+    if known not in facts["sub_tasks"] and known not in facts["not_in_the_table"]:
+        return None
+    if known.startswith("maze2d-") and version == "v0":
+        return None
+    family = max((f for f in facts["references"] if known.startswith(f)), key=len)
+    reference = facts["references"][family]
+    env, caveat = reference["env"], facts["caveats"].get(family.split("-")[0])
+    if is_minari and env in _MINARI_ENVS:
+        env, caveat = _MINARI_ENVS[env], facts["caveats"]["minari"]
+    low, high = reference["score_range"]
+    return Task(known, env, (low, high), caveat)
+
+
+def sub_task_preset(name: str, n_episodes: int) -> SubTaskPreset:
+    """The paper's N, M and dim(z) for this dataset, or a default for data that its table does not fit.
+
+    The table has a column for D4RL's v0 files and, for some tasks, one for v2. `-v0` takes the first; anything else the
+    second where there is one. Minari counts its own versions, so its names take the newer column as well. The default
+    of about 50 sub-tasks is for data that the table does not list, and for data so small that the table's M would
+    leave fewer than five.
+    """
+    known, version, is_minari = _parse(name)
+    columns = _facts()["sub_tasks"].get(known)
+    if columns is None:
+        return _default_preset(n_episodes, f"the paper's table does not list {name}")
+    column = "v0" if "v2" not in columns or (version == "v0" and not is_minari) else "v2"
+    n, m, size = columns[column]
+    if math.ceil(n_episodes / m) < FEWEST_SUB_TASKS:
+        return _default_preset(n_episodes, f"{n_episodes} trajectories are too few for the paper's {m} in a sub-task")
+    return SubTaskPreset(n, m, size, f"the paper's table, {known} {column}")
+
+
+def _default_preset(n_episodes: int, reason: str) -> SubTaskPreset:
+    m = max(1, math.ceil(n_episodes / DEFAULT_SUB_TASKS))
+    origin = f"a default of about {DEFAULT_SUB_TASKS} sub-tasks, as {reason}"
+    return SubTaskPreset(max(1, math.ceil(n_episodes / m)), m, DEFAULT_EMBEDDING_SIZE, origin)
+
+
+# Minari's `mujoco/…` datasets were recorded in Gymnasium's v5 tasks; D4RL's came from what is v4 today.
+_MINARI_ENVS = {"HalfCheetah-v4": "HalfCheetah-v5", "Hopper-v4": "Hopper-v5", "Walker2d-v4": "Walker2d-v5"}
+
+
+def _parse(name: str) -> tuple[str, str | None, bool]:
+    """(D4RL's name without version, its version, whether `name` is Minari's)."""
+    plain = name.strip().lower().replace("_", "-").removesuffix(".hdf5")
+    is_minari = plain.startswith(("d4rl/", "mujoco/"))
+    if is_minari:
+        plain = plain.split("/", 1)[1].replace("/", "-")
+    plain = _facts()["file_names"].get(plain, plain)
+    match = re.fullmatch(r"(.+?)(?:-(v\d+))?", plain)
+    return (match[1], match[2], is_minari) if match else (plain, None, is_minari)
+
+
+@cache
+def _facts() -> _Facts:
+    text = resources.files("droprl.data").joinpath("tasks.json").read_text(encoding="utf-8")
+    facts: _Facts = json.loads(text)
+    return facts

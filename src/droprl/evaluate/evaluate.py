@@ -1,0 +1,182 @@
+"""`evaluate`: a run's policies played in the task, and every episode's return kept."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from droprl.data.dataset import normalized_scores
+from droprl.errors import DropError
+from droprl.evaluate.statistics import bootstrap_interval, iqm
+from droprl.policy import LoadedPolicy, load_policy, policy_of_run
+from droprl.rollout import EnvMaker, env_maker, rollout
+from droprl.train.checkpoints import KEEP
+from droprl.train.run import Run
+from droprl.train.storage import read_json, write_json
+
+Protocol = Literal["last", "paper"]
+EVALUATION_SEED = 10_000  # the environments' seeds begin here, the same for every method
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """What one policy (a seed at a checkpoint) earned."""
+
+    seed: int
+    step: int
+    returns: list[float]
+    lengths: list[int]
+    scores: list[float] | None  # D4RL-normalised, where the task has reference returns
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """All episodes of an evaluation and their summary; `mean`, `iqm` and `interval` are in `unit`."""
+
+    algorithm: str
+    rule: str | None
+    adaptation: dict[str, Any] | None
+    dataset: str
+    env: str
+    protocol: str
+    results: list[Episodes]
+    unit: str
+    mean: float
+    iqm: float
+    interval: tuple[float, float]
+    milliseconds_per_action: float
+
+    @property
+    def label(self) -> str:
+        return self.algorithm if self.rule is None else f"{self.algorithm} {self.rule}"
+
+    @property
+    def values(self) -> list[float]:
+        """Every episode's score, or return where there is no score."""
+        return [v for r in self.results for v in (r.scores if r.scores is not None else r.returns)]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def evaluate(
+    run: Run | str | Path,
+    *,
+    episodes: int = 10,
+    protocol: Protocol = "last",
+    env: str | EnvMaker | None = None,
+    seed: int = EVALUATION_SEED,
+    n_envs: int = 10,
+    progress: bool = True,
+    **adaptation: Any,
+) -> Evaluation:
+    """Play a run (every seed) or a saved policy.
+
+    `protocol="last"` takes the last checkpoint, `"paper"` the last six, with as many episodes each. Keywords such as
+    `rule="best-ada"` change how z is inferred. The result is also written to the run's `evaluations/`.
+    """
+    if episodes < 1:
+        raise DropError(f"episodes is {episodes}: play at least one")
+    if isinstance(run, str | Path) and (Path(run) / "policy.json").exists():
+        policies, home = [load_policy(run, **adaptation)], None
+    else:
+        home = run if isinstance(run, Run) else Run(run)
+        policies = _policies(home, protocol, adaptation)
+    origin = policies[0].origin
+    chosen = env if env is not None else origin.env
+    if chosen is None:
+        raise DropError(f"{origin.dataset}: no task is known for this data: give its Gymnasium id with --env")
+    make = env_maker(chosen) if isinstance(chosen, str) else chosen
+    env_name = chosen if isinstance(chosen, str) else getattr(chosen, "__name__", "custom")
+    evaluation = _summary(policies, _play(policies, make, episodes, seed, n_envs, progress), env_name, protocol)
+    if home is not None:
+        _save(home, evaluation)
+    return evaluation
+
+
+def _policies(run: Run, protocol: Protocol, adaptation: dict[str, Any]) -> list[LoadedPolicy]:
+    checkpoints = [c for c in run.checkpoints() if c.scheduled or protocol == "last"]
+    if protocol == "paper" and len(checkpoints) < KEEP:
+        raise DropError(
+            f"{run.path}: has {len(checkpoints)} checkpoints and the paper's protocol takes the last {KEEP}: "
+            "train longer, or with a smaller --checkpoint-every"
+        )
+    if not checkpoints:
+        raise DropError(f"{run.path}: has no checkpoint yet: run the same `drop train` command to go on")
+    chosen = checkpoints[-KEEP:] if protocol == "paper" else checkpoints[-1:]
+    return [policy_of_run(run, s, c, **adaptation) for s in run.config.seeds for c in chosen]
+
+
+def _play(
+    policies: list[LoadedPolicy], make: EnvMaker, episodes: int, seed: int, n_envs: int, show: bool
+) -> list[tuple[Episodes, float]]:
+    console = Console(file=sys.stderr, quiet=not show)
+    columns = (TextColumn("[bold]{task.description}"), BarColumn(bar_width=24), TextColumn("{task.completed} episodes"))
+    played = []
+    with Progress(
+        *columns, TimeRemainingColumn(compact=True), console=console, disable=not show, transient=True
+    ) as bar:
+        adaptation = policies[0].algorithm.adaptation
+        name = policies[0].algorithm.name if adaptation is None else f"{policies[0].algorithm.name} {adaptation.rule}"
+        task = bar.add_task(f"evaluating {name}", total=episodes * len(policies))
+        for i, policy in enumerate(policies):
+
+            def on_step(done: int, before: int = i * episodes) -> None:
+                bar.update(task, completed=before + done)
+
+            result = rollout(policy, make, episodes, seed=seed, n_envs=n_envs, on_step=on_step)
+            score_range = policy.origin.score_range
+            scores = None if score_range is None else normalized_scores(np.array(result.returns), score_range).tolist()
+            origin = policy.origin
+            found = Episodes(origin.seed, origin.step, result.returns, result.lengths, scores)
+            played.append((found, result.seconds_per_action))
+    return played
+
+
+def _summary(
+    policies: list[LoadedPolicy], played: list[tuple[Episodes, float]], env: str, protocol: Protocol
+) -> Evaluation:
+    policy = policies[0]
+    results = [episodes for episodes, _ in played]
+    groups: dict[int, list[float]] = {}
+    for r in results:
+        groups.setdefault(r.seed, []).extend(r.scores if r.scores is not None else r.returns)
+    values = np.concatenate([np.asarray(group) for group in groups.values()])
+    adaptation = policy.algorithm.adaptation
+    return Evaluation(
+        algorithm=policy.algorithm.name,
+        rule=None if adaptation is None else adaptation.rule,
+        adaptation=None if adaptation is None else asdict(adaptation),
+        dataset=policy.origin.dataset,
+        env=env,
+        protocol=protocol,
+        results=results,
+        unit="return" if policy.origin.score_range is None else "D4RL-normalised score",
+        mean=float(np.mean(values)),
+        iqm=float(iqm(values)),
+        interval=bootstrap_interval(list(groups.values())),
+        milliseconds_per_action=1e3 * float(np.mean([seconds for _, seconds in played])),
+    )
+
+
+def _save(run: Run, evaluation: Evaluation) -> None:
+    run.evaluation_folder.mkdir(exist_ok=True)
+    name = f"{evaluation.rule or evaluation.algorithm}-{evaluation.protocol}.json"
+    write_json(run.evaluation_folder / name, evaluation.to_json())
+
+
+def load_evaluations(run: Run) -> list[Evaluation]:
+    """The evaluations that were written for a run."""
+    return [_from_json(read_json(path)) for path in sorted(run.evaluation_folder.glob("*.json"))]
+
+
+def _from_json(content: dict[str, Any]) -> Evaluation:
+    results = [Episodes(**r) for r in content.pop("results")]
+    low, high = content.pop("interval")
+    return Evaluation(results=results, interval=(low, high), **content)

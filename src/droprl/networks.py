@@ -1,0 +1,157 @@
+"""The networks of the paper's hyper-parameter table: Enc_0 … Enc_4, put together as φ, β and f.
+
+Every module is a PyTree of arrays alone, so seeds, targets and checkpoints are tree operations. All take one sample.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+EmbeddingSpace = Literal["whitened", "tanh"]
+PolicyHead = Literal["deterministic", "gaussian"]
+LOG_STD_RANGE = (-5.0, 2.0)
+
+
+class MLP(eqx.Module):
+    """Linear layers with ReLU between, optionally LayerNorm before each ReLU."""
+
+    layers: tuple[eqx.nn.Linear, ...]
+    norms: tuple[eqx.nn.LayerNorm, ...]
+    final_activation: bool = eqx.field(static=True)
+
+    def __init__(
+        self,
+        in_size: int,
+        hidden: tuple[int, ...],
+        out_size: int | None,
+        key: Array,
+        layer_norm: bool = False,
+    ) -> None:
+        """`out_size=None` makes an encoder, whose last hidden layer is its output."""
+        sizes = (in_size, *hidden, *(() if out_size is None else (out_size,)))
+        keys = jax.random.split(key, len(sizes) - 1)
+        self.layers = tuple(eqx.nn.Linear(a, b, key=k) for a, b, k in zip(sizes[:-1], sizes[1:], keys, strict=True))
+        self.norms = tuple(eqx.nn.LayerNorm(size) for size in hidden) if layer_norm else ()
+        self.final_activation = out_size is None
+
+    def __call__(self, x: Array) -> Array:
+        n_active = len(self.layers) - (0 if self.final_activation else 1)
+        for i, layer in enumerate(self.layers):
+            x = layer(x)
+            if i < n_active:
+                x = jax.nn.relu(self.norms[i](x) if self.norms else x)
+        return x
+
+
+class TaskEmbedding(eqx.Module):
+    """φ(z|n) = Enc_0(one-hot n), for all N sub-tasks at once: `table()` is (N, embedding_size)."""
+
+    first: eqx.nn.Linear  # from the one-hot n: its columns are looked up, not multiplied
+    rest: MLP
+    space: EmbeddingSpace = eqx.field(static=True)
+
+    def __init__(self, n_sub_tasks: int, size: int, width: int, depth: int, space: EmbeddingSpace, key: Array) -> None:
+        first_key, rest_key = jax.random.split(key)
+        self.first = eqx.nn.Linear(n_sub_tasks, width, key=first_key)
+        self.rest = MLP(width, (width,) * (depth - 1), size, rest_key)
+        self.space = space
+
+    def raw_table(self) -> Array:
+        hidden = jax.nn.relu(self.first.weight.T + jnp.asarray(self.first.bias))
+        return jax.vmap(self.rest)(hidden)
+
+    def table(self) -> Array:
+        """The z_n. Whitened: zero mean and unit variance over the sub-tasks per dimension, so that they cannot collapse
+        onto each other; tanh: bounded by (-1, 1), as the paper is usually read."""
+        raw = self.raw_table()
+        if self.space == "tanh":
+            return jnp.tanh(raw)
+        return (raw - raw.mean(axis=0)) * jax.lax.rsqrt(raw.var(axis=0) + 1e-12)
+
+
+class BehaviorPolicy(eqx.Module):
+    """β(a|s, z) = Enc_2(z, Enc_1(s)). The state's encoding does not depend on z, so that many z can share it."""
+
+    state_encoder: MLP
+    action_decoder: MLP
+    head: PolicyHead = eqx.field(static=True)
+
+    def __init__(
+        self,
+        observation_size: int,
+        action_size: int,
+        embedding_size: int,
+        width: int,
+        depths: tuple[int, int],
+        head: PolicyHead,
+        key: Array,
+    ) -> None:
+        encoder_key, decoder_key = jax.random.split(key)
+        outputs = action_size * (2 if head == "gaussian" else 1)
+        self.state_encoder = MLP(observation_size, (width,) * depths[0], None, encoder_key)
+        self.action_decoder = MLP(embedding_size + width, (width,) * depths[1], outputs, decoder_key)
+        self.head = head
+
+    def encode(self, observation: Array) -> Array:
+        return self.state_encoder(observation)
+
+    def distribution(self, encoded: Array, z: Array) -> tuple[Array, Array]:
+        """Mean in [-1, 1] and logarithm of the standard deviation; a deterministic head has the constant 0 there."""
+        out = self.action_decoder(jnp.concatenate([z, encoded]))
+        if self.head == "deterministic":
+            return jnp.tanh(out), jnp.zeros_like(out)
+        mean, log_std = jnp.split(out, 2)
+        return jnp.tanh(mean), jnp.clip(log_std, *LOG_STD_RANGE)
+
+    def mode(self, encoded: Array, z: Array) -> Array:
+        return self.distribution(encoded, z)[0]
+
+    def sample(self, encoded: Array, z: Array, key: Array) -> Array:
+        mean, log_std = self.distribution(encoded, z)
+        if self.head == "deterministic":
+            return mean
+        return jnp.clip(mean + jnp.exp(log_std) * jax.random.normal(key, mean.shape), -1.0, 1.0)
+
+    def clone_loss(self, observation: Array, action: Array, z: Array) -> Array:
+        """−log β(a|s, z) per action dimension, without its constant: half the squared error if deterministic."""
+        mean, log_std = self.distribution(self.encode(observation), z)
+        return jnp.mean(0.5 * ((action - mean) * jnp.exp(-log_std)) ** 2 + log_std)
+
+
+class ScoreModel(eqx.Module):
+    """f(s, a, z) = Enc_4(z, Enc_3(s, a)) ≈ Q of the behaviour with embedding z."""
+
+    state_action_encoder: MLP
+    score_decoder: MLP
+
+    def __init__(
+        self,
+        observation_size: int,
+        action_size: int,
+        embedding_size: int,
+        width: int,
+        depths: tuple[int, int],
+        layer_norm: bool,
+        key: Array,
+    ) -> None:
+        encoder_key, decoder_key = jax.random.split(key)
+        self.state_action_encoder = MLP(
+            observation_size + action_size, (width,) * depths[0], None, encoder_key, layer_norm
+        )
+        self.score_decoder = MLP(embedding_size + width, (width,) * depths[1], 1, decoder_key, layer_norm)
+
+    def __call__(self, observation: Array, action: Array, z: Array) -> Array:
+        encoded = self.state_action_encoder(jnp.concatenate([observation, action]))
+        return self.score_decoder(jnp.concatenate([z, encoded]))[0]
+
+
+def score_of_behavior(
+    score_model: ScoreModel, behavior_policy: BehaviorPolicy, observation: Array, encoded: Array, z: Array
+) -> Array:
+    """f(s, β(s, z), z): how good it is, by the score model, to behave as z from here on."""
+    return score_model(observation, behavior_policy.mode(encoded, z), z)

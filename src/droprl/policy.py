@@ -1,0 +1,191 @@
+"""A trained policy as people use it: observations and actions in the task's own units, saved and loaded whole.
+
+A policy folder holds `policy.json` (config, sizes, where it came from) and `policy.safetensors` (weights, embeddings,
+normaliser, action bounds). Loading it needs neither the dataset nor the run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from droprl.adapt import Policy
+from droprl.adapt.policy import Carry
+from droprl.algorithms import Algorithm
+from droprl.data.scaling import Scaling
+from droprl.data.transitions import Spec
+from droprl.errors import DropError
+from droprl.train.checkpoints import Checkpoint
+from droprl.train.config import algorithm_from_dict, algorithm_to_dict, from_dict
+from droprl.train.run import Run
+from droprl.train.storage import (
+    arrays_from_bytes,
+    arrays_to_bytes,
+    digest,
+    read_bytes,
+    read_json,
+    write_bytes,
+    write_json,
+)
+from droprl.version import __version__
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a policy comes from and where it may be judged."""
+
+    dataset: str
+    env: str | None
+    score_range: tuple[float, float] | None
+    seed: int
+    step: int
+
+
+class LoadedPolicy:
+    """Acts for one episode, or for a batch of episodes side by side; call `reset()` before new ones."""
+
+    def __init__(
+        self, policy: Policy, algorithm: Algorithm, spec: Spec, scaling: Scaling, origin: Origin, where: str
+    ) -> None:
+        self.policy, self.algorithm, self.spec, self.scaling, self.origin = policy, algorithm, spec, scaling, origin
+        self._where = where
+        self._carry: Carry = None
+        self._n_episodes, self._n_actions = 0, 0
+
+    def act(self, observation: np.ndarray) -> np.ndarray:
+        """The action at an observation (observation_size,), or one for each row of (n, observation_size)."""
+        given = np.asarray(observation, np.float32)
+        if given.ndim not in (1, 2) or given.shape[-1] != self.spec.observation_size:
+            raise DropError(
+                f"{self._where}: an observation of shape {given.shape} was given: pass ({self.spec.observation_size},) "
+                f"or (n, {self.spec.observation_size})"
+            )
+        if not np.all(np.isfinite(given)):
+            raise DropError(f"{self._where}: the observation holds NaN or infinity: the policy cannot act on it")
+        batch = np.atleast_2d(given)
+        if self._carry is None:
+            self._n_episodes, self._carry = len(batch), self.start(len(batch))
+        if len(batch) != self._n_episodes:
+            raise DropError(
+                f"{self._where}: {len(batch)} observations for {self._n_episodes} episodes under way: call reset()"
+            )
+        self._carry, actions = self.step(self._carry, batch, jax.random.key(self._n_actions))
+        self._n_actions += 1
+        return actions if given.ndim == 2 else actions[0]
+
+    def reset(self) -> None:
+        """Forget the episodes under way."""
+        self._carry, self._n_actions = None, 0
+
+    def start(self, n: int) -> Carry:
+        """The memory of n new episodes, for callers that keep it themselves."""
+        return self.policy.start(n)
+
+    def step(self, carry: Carry, observations: np.ndarray, key: Array) -> tuple[Carry, np.ndarray]:
+        """One step of every episode: the new memory and the actions."""
+        carry, actions = _step(self.policy, self.scaling, carry, jnp.asarray(observations, jnp.float32), key)
+        return carry, np.asarray(actions)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the policy folder."""
+        folder = Path(path)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DropError(f"{folder}: cannot be made ({error.strerror}): choose another folder") from error
+        content = arrays_to_bytes({"policy": self.policy, "scaling": self.scaling})
+        header = {
+            "format": FORMAT,
+            "droprl": __version__,
+            "algorithm": algorithm_to_dict(self.algorithm),
+            "spec": asdict(self.spec),
+            "origin": asdict(self.origin),
+            "sha256": digest(content),
+        }
+        write_bytes(folder / "policy.safetensors", content)
+        write_json(folder / "policy.json", header)
+        return folder
+
+
+@eqx.filter_jit
+def _step(policy: Policy, scaling: Scaling, carry: Carry, observations: Array, key: Array) -> tuple[Carry, Array]:
+    """Compiled once for all policies of one shape: seeds and checkpoints share it."""
+    normalized = jnp.asarray(scaling.observations_in(observations))
+    carry, actions = policy.act(carry, normalized, key)
+    return carry, jnp.clip(scaling.actions_out(actions), scaling.action_low, scaling.action_high)
+
+
+def load_policy(
+    path: str | Path,
+    *,
+    seed: int | None = None,
+    checkpoint: Checkpoint | None = None,
+    **adaptation: Any,
+) -> LoadedPolicy:
+    """The policy in a policy folder, or of a run directory (by default its first seed and last checkpoint).
+
+    Keywords such as `rule="best-ada"` or `ascent_steps=10` change how z is inferred; see `Adaptation`.
+    """
+    folder = Path(path)
+    if (folder / "policy.json").exists():
+        if seed is not None or checkpoint is not None:
+            raise DropError(f"{folder}: is a saved policy of one seed: leave seed and checkpoint out")
+        return _load_saved(folder, adaptation)
+    if folder.is_dir() or not folder.exists():
+        return policy_of_run(Run(folder), seed, checkpoint, **adaptation)
+    raise DropError(f"{folder}: is a file: give the folder of a policy or of a run")
+
+
+def policy_of_run(
+    run: Run, seed: int | None = None, checkpoint: Checkpoint | None = None, **adaptation: Any
+) -> LoadedPolicy:
+    data, config = run.config.data, run.config
+    chosen_seed = config.seeds[0] if seed is None else seed
+    algorithm = _adapted(config.algorithm, adaptation)
+    state = run.state(chosen_seed, checkpoint)
+    step = (checkpoint or run.checkpoints()[-1]).step
+    origin = Origin(data.name, data.env, data.score_range, chosen_seed, step)
+    return LoadedPolicy(algorithm.policy(state), algorithm, run.spec(), run.scaling(), origin, str(run.path))
+
+
+def _load_saved(folder: Path, adaptation: dict[str, Any]) -> LoadedPolicy:
+    where = folder / "policy.json"
+    header = read_json(where)
+    if not isinstance(header, dict) or header.get("format") != FORMAT:
+        raise DropError(f"{where}: is not a policy of format {FORMAT}: it was written by another version of droprl")
+    algorithm = _adapted(algorithm_from_dict(header["algorithm"], str(where)), adaptation)
+    spec = from_dict(Spec, header["spec"], str(where))
+    origin = from_dict(Origin, header["origin"], str(where))
+    content = read_bytes(folder / "policy.safetensors", header["sha256"])
+    arrays = arrays_from_bytes(content, _skeleton(algorithm, spec), folder / "policy.safetensors")
+    scaling = jax.tree.map(np.asarray, arrays["scaling"])
+    return LoadedPolicy(arrays["policy"], algorithm, spec, scaling, origin, str(folder))
+
+
+def _skeleton(algorithm: Algorithm, spec: Spec) -> dict[str, Any]:
+    policy = jax.eval_shape(lambda: algorithm.policy(algorithm.init(jax.random.key(0), spec)))
+    o, a = np.zeros(spec.observation_size, np.float32), np.zeros(spec.action_size, np.float32)
+    return {"policy": policy, "scaling": Scaling(o, o, a, a)}
+
+
+def _adapted(algorithm: Algorithm, changes: dict[str, Any]) -> Algorithm:
+    """The algorithm with other settings of inference; those that are None stay as they were trained."""
+    changes = {name: value for name, value in changes.items() if value is not None}
+    if not changes:
+        return algorithm
+    if algorithm.adaptation is None:
+        raise DropError(f"{algorithm.name} infers no embedding: leave out {', '.join(changes)}")
+    try:
+        adapted: Any = replace(algorithm.adaptation, **changes)
+    except (TypeError, ValueError) as error:
+        raise DropError(f"adaptation: {error}") from error
+    return replace(algorithm, adaptation=adapted)  # type: ignore[type-var]

@@ -1,0 +1,239 @@
+"""From run directories to the contents of a report: scores, curves, sub-tasks, diagnostics, and z* on its walk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from droprl.adapt import RULES, AdaptivePolicy, InferenceRule, Inferred
+from droprl.adapt.policy import Carry
+from droprl.algorithms import Algorithm
+from droprl.data.maze import CELL_OFFSET, MAZES, env_id
+from droprl.evaluate import Evaluation, load_evaluations
+from droprl.networks import score_of_behavior
+from droprl.policy import LoadedPolicy, policy_of_run
+from droprl.report.contents import Chart, Diagnostic, EmbeddingWalk, Report, ScoreRow, Series, SubTaskReturns
+from droprl.rollout import EnvMaker, env_maker, rollout
+from droprl.train.run import Run
+
+CURVES = {
+    "clone_loss": ("Cloning loss", "−log β per action dimension"),
+    "td_loss": ("TD loss", "squared error, rewards scaled"),
+}
+DIAGNOSTIC_CURVES = {
+    "score_r2": ("Calibration of f", "R² against returns in the data"),
+    "score_rank_correlation": ("Ranking of the sub-tasks by f", "Spearman's ρ with returns"),
+    "gap": ("Gap of the constraint", "f(unseen z) − f(z of a sub-task)"),
+    "multiplier": ("Multiplier λ", "λ"),
+    "embedding_spread": ("Spread of the embeddings", "standard deviation of the z_n"),
+    "top_sub_task_share": ("States where f prefers the top sub-task", "share"),
+}
+WALK_SEED = 10_000
+
+
+def build_report(runs: Sequence[Run], command: str, notes: Sequence[str] = (), walk: bool = True) -> Report:
+    """Everything that these runs of one dataset have to show; `walk` also plays one episode a rule."""
+    evaluations = [e for run in runs for e in load_evaluations(run)]
+    adaptive = next((run for run in runs if run.config.algorithm.adaptation is not None), None)
+    data = runs[0].config.data
+    return Report(
+        title=f"{data.name}",
+        subtitle=f"{', '.join(run.config.algorithm.name for run in runs)} on {data.n_episodes:,} trajectories",
+        command=command,
+        score_unit=evaluations[0].unit if evaluations else "return",
+        table=[_row(e) for e in evaluations],
+        curves=[c for name, (title, unit) in CURVES.items() if (c := _chart(runs, name, title, unit)).series],
+        sub_tasks=None if adaptive is None else _sub_tasks(adaptive),
+        diagnostics=[] if adaptive is None else _diagnostics(adaptive),
+        diagnostic_charts=_diagnostic_charts(runs),
+        walks=_walks(adaptive) if adaptive is not None and walk and data.env is not None else [],
+        facts=_facts(runs),
+        notes=list(notes),
+        interval_of="iqm",
+    )
+
+
+def _row(evaluation: Evaluation) -> ScoreRow:
+    return ScoreRow(
+        method=evaluation.algorithm,
+        rule=evaluation.rule,
+        mean=evaluation.mean,
+        iqm=evaluation.iqm,
+        low=evaluation.interval[0],
+        high=evaluation.interval[1],
+        seeds=len({r.seed for r in evaluation.results}),
+        episodes=len(evaluation.values),
+        milliseconds_per_action=evaluation.milliseconds_per_action,
+        episode_scores=evaluation.values,
+    )
+
+
+# --- curves ---
+
+
+def _chart(runs: Sequence[Run], metric: str, title: str, unit: str) -> Chart:
+    series = [s for run in runs if (s := _series(run, metric)) is not None]
+    note = "Mean over seeds; the band spans them." if any(s.low is not None for s in series) else ""
+    return Chart(title, "updates", unit, series, note)
+
+
+def _series(run: Run, metric: str) -> Series | None:
+    entries = [(e["step"], e[metric]) for e in run.metrics() if metric in e]
+    if not entries:
+        return None
+    values = np.array([[np.nan if v is None else v for v in value] for _, value in entries], dtype=float)
+    return Series(
+        label=run.config.algorithm.name,
+        x=[float(step) for step, _ in entries],
+        y=values.mean(axis=1).tolist(),
+        low=values.min(axis=1).tolist() if values.shape[1] > 1 else None,
+        high=values.max(axis=1).tolist() if values.shape[1] > 1 else None,
+    )
+
+
+def _diagnostic_charts(runs: Sequence[Run]) -> list[Chart]:
+    pairs = [
+        Series(f"{run.config.algorithm.name}, {label}", s.x, s.y, s.low, s.high)
+        for run in runs
+        for metric, label in (("probe_clone_loss", "right z"), ("probe_clone_loss_permuted", "permuted z"))
+        if _series(run, "probe_clone_loss_permuted") is not None and (s := _series(run, metric)) is not None
+    ]
+    note = "The distance between the lines is what z tells the policy."
+    charts = [Chart("Cloning with the right and with a permuted embedding", "updates", "cloning loss", pairs, note)]
+    charts += [_chart(runs, name, title, unit) for name, (title, unit) in DIAGNOSTIC_CURVES.items()]
+    return [chart for chart in charts if chart.series]
+
+
+# --- sub-tasks and diagnostics ---
+
+
+def _sub_tasks(run: Run) -> SubTaskReturns:
+    summary = run.sub_tasks()
+    policy = policy_of_run(run)
+    predicted = _scores_at_start(policy) if run.config.data.env is not None else None
+    return SubTaskReturns(summary.mean, summary.low, summary.high, predicted)
+
+
+def _scores_at_start(policy: LoadedPolicy, n_starts: int = 8) -> list[float]:
+    """f(s₀, β(s₀, z_n), z_n) for each sub-task, the mean over some initial states of the task."""
+    adaptive: Any = policy.policy
+    assert policy.origin.env is not None
+    env = env_maker(policy.origin.env)()
+    starts = np.stack([env.reset(seed=WALK_SEED + i)[0] for i in range(n_starts)]).astype(np.float32)
+    env.close()
+
+    def scores(observation: jax.Array) -> jax.Array:
+        encoded = adaptive.behavior_policy.encode(observation)
+        return jax.vmap(
+            lambda z: score_of_behavior(adaptive.score_model, adaptive.behavior_policy, observation, encoded, z)
+        )(adaptive.embeddings)
+
+    normalized = jax.numpy.asarray(policy.scaling.observations_in(starts))
+    return [float(v) for v in jax.jit(lambda o: jax.vmap(scores)(o).mean(axis=0))(normalized)]
+
+
+def _diagnostics(run: Run) -> list[Diagnostic]:
+    """The last diagnosis of the run, seed by seed."""
+    diagnosed = [e for e in run.metrics() if "probe_clone_loss" in e]
+    if not diagnosed:
+        return []
+    algorithm: Algorithm = run.config.algorithm
+    found = []
+    for i, seed in enumerate(run.config.seeds):
+        last = {
+            name: float("nan") if value[i] is None else float(value[i])
+            for name, value in diagnosed[-1].items()
+            if isinstance(value, list)
+        }
+        suffix = f", seed {seed}" if len(run.config.seeds) > 1 else ""
+        found += [Diagnostic(c.name + suffix, c.value, c.healthy, c.meaning) for c in algorithm.checks(last)]
+    return sorted(found, key=lambda d: d.name)
+
+
+# --- the walk of z* ---
+
+
+def _walks(run: Run) -> list[EmbeddingWalk]:
+    assert run.config.data.env is not None
+    make = env_maker(run.config.data.env)
+    return [_walk(run, rule, make) for rule in RULES]
+
+
+def _walk(run: Run, rule: InferenceRule, make: EnvMaker) -> EmbeddingWalk:
+    policy = policy_of_run(run, rule=rule)
+    assert isinstance(policy.policy, AdaptivePolicy)
+    inferred: list[Inferred] = []
+    rewards: list[float] = []
+    seen: list[np.ndarray] = []
+
+    def record(carry: Carry, observations: np.ndarray, reward: np.ndarray) -> None:
+        inferred.append(jax.device_get(jax.tree.map(lambda leaf: leaf[0], carry.inferred)))
+        rewards.append(float(reward[0]))
+        seen.append(observations[0])
+
+    rollout(policy, make, episodes=1, seed=WALK_SEED, record=record)
+    embeddings, path, explained = _project(
+        np.asarray(policy.policy.embeddings), np.stack([np.asarray(i.z) for i in inferred])
+    )
+    walls, goal = _maze(policy.origin.env)
+    return EmbeddingWalk(
+        rule=rule,
+        embeddings=embeddings,
+        sub_task_returns=run.sub_tasks().mean,
+        path=path,
+        start_of_path=[int(i.start) for i in inferred],
+        scores=[float(i.score) for i in inferred],
+        rewards=rewards,
+        explained=explained,
+        positions=[_seen_from_above(o[0], o[1]) for o in seen] if walls else None,
+        walls=walls,
+        goal=goal,
+    )
+
+
+Points = list[tuple[float, float]]
+
+
+def _project(embeddings: np.ndarray, path: np.ndarray) -> tuple[Points, Points, float]:
+    """The plane of the embeddings' two largest principal components."""
+    centre = embeddings.mean(axis=0)
+    _, sizes, directions = np.linalg.svd(embeddings - centre, full_matrices=False)
+    plane = np.zeros((2, embeddings.shape[1]))
+    plane[: min(2, len(directions))] = directions[:2]
+    total = float(np.sum(sizes**2))
+    explained = float(np.sum(sizes[:2] ** 2)) / total if total > 0 else 1.0
+
+    def points(z: np.ndarray) -> Points:
+        return [(float(x), float(y)) for x, y in (z - centre) @ plane.T]
+
+    return points(embeddings), points(path), explained
+
+
+def _maze(env: str | None) -> tuple[list[tuple[float, float, float, float]] | None, tuple[float, float] | None]:
+    """Walls and goal of our mazes, for a view from above."""
+    maze = next((m for m in MAZES.values() if env_id(m.name) == env), None)
+    if maze is None:
+        return None, None
+    cells = [(r, c) for r, row in enumerate(maze.rows) for c, mark in enumerate(row) if mark == "#"]
+    corners = [_seen_from_above(r + 0.5 - CELL_OFFSET, c - 0.5 - CELL_OFFSET) for r, c in cells]
+    return [(x, y, 1.0, 1.0) for x, y in corners], _seen_from_above(*maze.goal)
+
+
+def _seen_from_above(row: float, column: float) -> tuple[float, float]:
+    """Rows run down the page."""
+    return float(column), -float(row)
+
+
+def _facts(runs: Sequence[Run]) -> list[tuple[str, str]]:
+    data = runs[0].config.data
+    facts = [("dataset", data.name), ("steps", f"{data.n_steps:,}"), ("trajectories", f"{data.n_episodes:,}")]
+    facts += [("task", data.env)] if data.env else []
+    for run in runs:
+        config = run.config
+        n = run.spec().n_sub_tasks
+        cut = f", {n} sub-tasks" if n > 1 else ""
+        facts.append((config.algorithm.name, f"{len(config.seeds)} seeds × {config.steps:,} updates{cut}"))
+    return facts

@@ -1,0 +1,138 @@
+"""What a report says: the contract between the code that measures and the page that draws.
+
+Values only. NaN and infinity are allowed everywhere and become gaps. Lists that belong together must be equally long;
+a mismatch is refused here, where the mistake was made, and not later as a crooked figure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sized
+from dataclasses import dataclass
+
+Point = tuple[float, float]
+Rectangle = tuple[float, float, float, float]  # x, y of the corner with the smallest coordinates, width, height
+
+
+def _equally_long(owner: str, **lists: Sized | None) -> None:
+    lengths = {name: len(values) for name, values in lists.items() if values is not None}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"{owner}: {', '.join(f'{n} {name}' for name, n in lengths.items())}; they must be as many.")
+
+
+@dataclass(frozen=True)
+class ScoreRow:
+    """One line of the table: one method under one rule."""
+
+    method: str
+    rule: str | None  # "best", "grad", "best-ada", "grad-ada"; None for a method that has no rules
+    mean: float
+    iqm: float  # mean of the middle half of the episodes
+    low: float  # 95 % interval of the statistic named by `Report.interval_of`
+    high: float
+    seeds: int
+    episodes: int  # in all, over seeds and checkpoints
+    milliseconds_per_action: float
+    episode_scores: list[float]  # every episode, each drawn as a faint dot
+
+
+@dataclass(frozen=True)
+class Series:
+    """One line of a chart, with a band where `low` and `high` are given."""
+
+    label: str
+    x: list[float]
+    y: list[float]
+    low: list[float] | None = None
+    high: list[float] | None = None
+
+    def __post_init__(self) -> None:
+        _equally_long(f"Series '{self.label}'", x=self.x, y=self.y, low=self.low, high=self.high)
+        if (self.low is None) != (self.high is None):
+            raise ValueError(f"Series '{self.label}': a band needs both low and high.")
+
+
+@dataclass(frozen=True)
+class Chart:
+    title: str
+    x_label: str
+    y_label: str
+    series: list[Series]
+    note: str = ""
+    log_y: bool = False  # values that are not positive become gaps, and the figure says how many
+
+
+@dataclass(frozen=True)
+class SubTaskReturns:
+    """Per sub-task n, in rank order (0 is the top one): the returns of its trajectories, and what f makes of it."""
+
+    mean_returns: list[float]
+    low: list[float]  # smallest return of a trajectory in the sub-task
+    high: list[float]
+    predicted: list[float] | None  # f(s₀, β(s₀, z_n), z_n)
+
+    def __post_init__(self) -> None:
+        _equally_long(
+            "SubTaskReturns", mean_returns=self.mean_returns, low=self.low, high=self.high, predicted=self.predicted
+        )
+
+
+@dataclass(frozen=True)
+class Diagnostic:
+    """One check, with what its value means in words."""
+
+    name: str
+    value: float | None
+    healthy: bool | None  # None: shown, but not judged
+    meaning: str
+
+
+@dataclass(frozen=True)
+class EmbeddingWalk:
+    """One episode seen from the embedding plane: where the inferred z* stood at every step (the paper's Figure 3)."""
+
+    rule: str
+    embeddings: list[Point]  # z_n, projected to the plane
+    sub_task_returns: list[float]  # mean return of sub-task n, the colour of z_n
+    path: list[Point]  # z* at every step, in the same projection
+    start_of_path: list[int]  # the n of the z_n from which each step's z* rose; -1 where there is none
+    scores: list[float]  # f(s, β(s, z*), z*) at every step
+    rewards: list[float]
+    explained: float  # share of the embeddings' variance that the projection keeps, 0 to 1
+    positions: list[Point] | None = None  # mazes: where the agent is at every step; y points up
+    walls: list[Rectangle] | None = None
+    goal: Point | None = None
+
+    def __post_init__(self) -> None:
+        owner = f"EmbeddingWalk '{self.rule}'"
+        _equally_long(owner, embeddings=self.embeddings, sub_task_returns=self.sub_task_returns)
+        _equally_long(
+            owner,
+            path=self.path,
+            start_of_path=self.start_of_path,
+            scores=self.scores,
+            rewards=self.rewards,
+            positions=self.positions,
+        )
+
+
+@dataclass(frozen=True)
+class Report:
+    """The whole page. An empty part is left out of it."""
+
+    title: str
+    subtitle: str
+    command: str  # what repeats the report
+    score_unit: str  # e.g. "D4RL-normalised score"
+    table: list[ScoreRow]
+    curves: list[Chart]
+    sub_tasks: SubTaskReturns | None
+    diagnostics: list[Diagnostic]
+    diagnostic_charts: list[Chart]
+    walks: list[EmbeddingWalk]
+    facts: list[tuple[str, str]]  # (label, value) about dataset and run
+    notes: list[str]  # what a reader must know before believing a number, e.g. "Regenerated data"
+    interval_of: str = "mean"  # "mean" or "iqm": what the intervals bound, and what decides the best row
+
+    def __post_init__(self) -> None:
+        if self.interval_of not in ("mean", "iqm"):
+            raise ValueError(f"Report.interval_of is '{self.interval_of}'; it must be 'mean' or 'iqm'.")

@@ -1,0 +1,160 @@
+"""Rollouts in real Gymnasium tasks: many episodes side by side, one compiled call of the policy a step.
+
+Each environment plays one episode after another from a queue. Nothing resets by itself, so no action, reward or memory
+of one episode ever reaches the next, and an episode depends only on its own seed.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import jax
+import numpy as np
+
+from droprl.adapt.policy import Carry
+from droprl.errors import DropError
+from droprl.policy import LoadedPolicy
+
+Environment = gymnasium.Env[Any, Any]
+EnvMaker = Callable[[], Environment]
+Recorder = Callable[[Carry, np.ndarray, np.ndarray], None]  # memory after acting, observations, rewards
+ROBOTICS = ("Adroit", "AntMaze", "PointMaze", "Fetch", "Hand", "FrankaKitchen")
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """What some episodes earned, in the order of their seeds."""
+
+    returns: list[float]
+    lengths: list[int]
+    terminated: list[bool]  # the task ended; otherwise the clock ran out
+    seconds_per_action: float
+
+
+def env_maker(env_id: str) -> EnvMaker:
+    """How to make the environment with this Gymnasium id, checked once here."""
+
+    def make() -> Environment:
+        # v4 tasks are what the benchmark data was recorded in; their deprecation is no news to the user.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return gymnasium.make(env_id)
+
+    gymnasium.logger.min_level = gymnasium.logger.ERROR
+    try:
+        if env_id.startswith("droprl/"):
+            from droprl.data.maze import register_mazes
+
+            register_mazes()
+        elif env_id.split("/")[-1].startswith(ROBOTICS):
+            import gymnasium_robotics
+
+            gymnasium.register_envs(gymnasium_robotics)
+        make().close()
+    except ImportError as error:
+        raise DropError(f"{env_id}: needs {error.name}: pip install 'droprl[robotics]'") from error
+    except gymnasium.error.Error as error:
+        raise DropError(f"{env_id}: cannot be made ({' '.join(str(error).split())}): give a Gymnasium id") from error
+    return make
+
+
+def rollout(
+    policy: LoadedPolicy,
+    make_env: EnvMaker,
+    episodes: int,
+    *,
+    seed: int = 0,
+    n_envs: int = 10,
+    record: Recorder | None = None,
+    on_step: Callable[[int], None] | None = None,
+) -> Rollout:
+    """Episode e is reset with `seed + e`. `on_step` hears how many episodes are done."""
+    n_envs = min(n_envs, episodes)
+    envs = [make_env() for _ in range(n_envs)]
+    try:
+        _check_fit(policy, envs[0])
+        return _play(policy, envs, episodes, seed, record, on_step)
+    finally:
+        for env in envs:
+            env.close()
+
+
+def _play(
+    policy: LoadedPolicy,
+    envs: list[Environment],
+    episodes: int,
+    seed: int,
+    record: Recorder | None,
+    on_step: Callable[[int], None] | None,
+) -> Rollout:
+    returns, lengths = np.zeros(episodes), np.zeros(episodes, int)
+    terminated = np.zeros(episodes, bool)
+    playing = list(range(len(envs)))  # the episode in each environment; −1 when there is none left for it
+    waiting = len(envs)
+    observations = np.stack([_reset(env, seed + e) for env, e in zip(envs, playing, strict=True)])
+    fresh = policy.start(len(envs))
+    carry, seconds, actions_taken, calls = fresh, 0.0, 0, 0
+    while any(e >= 0 for e in playing):
+        began = time.perf_counter()
+        carry, actions = policy.step(carry, observations, jax.random.fold_in(jax.random.key(seed), calls))
+        if calls > 0:  # the first call compiles
+            seconds += time.perf_counter() - began
+            actions_taken += sum(e >= 0 for e in playing)
+        calls += 1
+        rewards, began_anew = np.zeros(len(envs)), np.zeros(len(envs), bool)
+        seen = observations.copy()
+        for i, env in enumerate(envs):
+            e = playing[i]
+            if e < 0:
+                continue
+            observation, reward, ended, truncated, _ = env.step(actions[i])
+            observations[i], rewards[i] = observation, float(reward)
+            returns[e] += float(reward)
+            lengths[e] += 1
+            if ended or truncated:
+                terminated[e] = ended
+                playing[i], waiting = (waiting, waiting + 1) if waiting < episodes else (-1, waiting)
+                began_anew[i] = True
+                if playing[i] >= 0:
+                    observations[i] = _reset(env, seed + playing[i])
+        if record is not None:
+            record(carry, seen, rewards)
+        if began_anew.any():
+            carry = _replace(carry, fresh, began_anew)
+        if on_step is not None:
+            on_step(waiting - sum(e >= 0 for e in playing))
+    per_action = seconds / actions_taken if actions_taken else float("nan")
+    return Rollout(returns.tolist(), lengths.tolist(), terminated.tolist(), per_action)
+
+
+def _reset(env: Environment, seed: int) -> np.ndarray:
+    return np.asarray(env.reset(seed=seed)[0], np.float32)
+
+
+def _replace(carry: Carry, fresh: Carry, where: np.ndarray) -> Carry:
+    """The memory with that of the marked episodes as at their start."""
+
+    def choose(old: jax.Array, new: jax.Array) -> jax.Array:
+        return jax.numpy.where(where.reshape(where.shape + (1,) * (old.ndim - 1)), new, old)
+
+    return jax.tree.map(choose, carry, fresh)
+
+
+def _check_fit(policy: LoadedPolicy, env: Environment) -> None:
+    for kind, space, size in (
+        ("observations", env.observation_space, policy.spec.observation_size),
+        ("actions", env.action_space, policy.spec.action_size),
+    ):
+        name = env.spec.id if env.spec else type(env.unwrapped).__name__
+        if not isinstance(space, gymnasium.spaces.Box) or len(space.shape) != 1:
+            raise DropError(f"{name}: its {kind} are {type(space).__name__}, not a vector: not supported yet")
+        if space.shape[0] != size:
+            raise DropError(
+                f"{name}: its {kind} have {space.shape[0]} entries and the policy was trained on {size}: "
+                "evaluate in the task that the data comes from (--env)"
+            )

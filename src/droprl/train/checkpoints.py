@@ -1,0 +1,77 @@
+"""Checkpoints of a run: `checkpoints/<step>/`, the last few kept, none ever read unless it is whole."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from droprl.errors import DropError
+from droprl.train.storage import (
+    TEMPORARY,
+    arrays_from_bytes,
+    arrays_to_bytes,
+    digest,
+    read_bytes,
+    read_json,
+    remove_folder,
+    remove_partial,
+    write_folder,
+)
+
+KEEP = 6  # T of the paper's evaluation protocol
+STATE_FILE, HEADER_FILE = "state.safetensors", "checkpoint.json"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    step: int
+    path: Path
+    scheduled: bool  # False for the one that an interruption left between two of the schedule
+
+    def load(self, skeleton: Any) -> Any:
+        header = read_json(self.path / HEADER_FILE)
+        content = read_bytes(self.path / STATE_FILE, header["sha256"])
+        return arrays_from_bytes(content, skeleton, self.path / STATE_FILE)
+
+
+def save_checkpoint(folder: Path, step: int, state: Any, scheduled: bool) -> Checkpoint:
+    content = arrays_to_bytes(state)
+    header = {"step": step, "scheduled": scheduled, "sha256": digest(content)}
+    path = folder / f"{step:09d}"
+    write_folder(path, {STATE_FILE: content, HEADER_FILE: json.dumps(header, indent=2).encode()})
+    _prune(folder)
+    return Checkpoint(step, path, scheduled)
+
+
+def list_checkpoints(folder: Path) -> list[Checkpoint]:
+    """All whole checkpoints, oldest first."""
+    if not folder.is_dir():
+        return []
+    found = []
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith(TEMPORARY) or not path.is_dir():
+            continue
+        header = read_json(path / HEADER_FILE)
+        try:
+            found.append(Checkpoint(int(header["step"]), path, bool(header["scheduled"])))
+        except (KeyError, TypeError, ValueError):
+            raise DropError(f"{path / HEADER_FILE}: is damaged: remove the folder {path}") from None
+    return sorted(found, key=lambda checkpoint: checkpoint.step)
+
+
+def clean(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    remove_partial(folder)
+
+
+def _prune(folder: Path) -> None:
+    """Keep the last KEEP of the schedule; what an interruption left goes as soon as training has passed it."""
+    checkpoints = list_checkpoints(folder)
+    newest = checkpoints[-1].step
+    scheduled = [c for c in checkpoints if c.scheduled]
+    kept = {c.step for c in scheduled[-KEEP:]} | {newest}
+    for checkpoint in checkpoints:
+        if checkpoint.step not in kept:
+            remove_folder(checkpoint.path)

@@ -1,0 +1,182 @@
+"""`fit`: from a dataset and an algorithm to a run directory, resumable at any moment."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from droprl.algorithms import ALGORITHMS, Algorithm
+from droprl.data.dataset import Dataset
+from droprl.errors import DropError
+from droprl.train.checkpoints import clean, save_checkpoint
+from droprl.train.config import RunConfig, data_config
+from droprl.train.loop import Loop
+from droprl.train.progress import TrainProgress
+from droprl.train.run import MetricsLog, Run, locked, open_run
+
+CALL_SECONDS = 1.0  # how long one call to the device should last: progress and Ctrl-C answer at this pace
+
+
+class Interrupted(Exception):
+    """Training was stopped by Ctrl-C after saving; the message says how to go on."""
+
+
+def fit(
+    dataset: Dataset,
+    algorithm: Algorithm | str = "drop",
+    *,
+    out: str | Path | None = None,
+    seeds: int | Sequence[int] = 1,
+    steps: int = 100_000,
+    checkpoint_every: int | None = None,
+    log_every: int | None = None,
+    source: str | None = None,
+    progress: bool = True,
+) -> Run:
+    """Train, or go on with the run in `out` if it is this one and unfinished.
+
+    `seeds` is how many (0, 1, …) or which. Checkpoints fall on multiples of `checkpoint_every` (by default a twentieth
+    of the steps) and on the last step; the last six are kept.
+    """
+    chosen = ALGORITHMS[algorithm]() if isinstance(algorithm, str) else algorithm
+    if steps < 1:
+        raise DropError(f"steps is {steps}: train for at least one update")
+    try:
+        resolved = chosen.resolve(dataset)
+    except ValueError as error:
+        raise DropError(f"{chosen.name}: {error}") from error
+    config = RunConfig(
+        algorithm=resolved,
+        data=data_config(dataset, source or dataset.name),
+        seeds=_seed_list(seeds),
+        steps=steps,
+        checkpoint_every=checkpoint_every or max(1, steps // 20),
+        log_every=log_every or max(1, steps // 100),
+    )
+    path = Path(out) if out is not None else default_out(dataset, resolved)
+    prepared = resolved.prepare(dataset)
+    run = open_run(path, config, prepared, dataset.returns)
+    with locked(path):
+        clean(run.checkpoint_folder)
+        if not run.finished:
+            _train(run, Loop(resolved, prepared, config.seeds), progress)
+    return run
+
+
+def default_out(dataset: Dataset, algorithm: Algorithm) -> Path:
+    return Path("runs") / dataset.name.replace("/", "-") / algorithm.name
+
+
+def _seed_list(seeds: int | Sequence[int]) -> tuple[int, ...]:
+    listed = tuple(range(seeds)) if isinstance(seeds, int) else tuple(int(s) for s in seeds)
+    if not listed or len(set(listed)) != len(listed) or min(listed) < 0:
+        raise DropError(f"seeds {seeds!r}: give a number of seeds, or different seeds of at least 0")
+    return listed
+
+
+def _train(run: Run, loop: Loop, show: bool) -> None:
+    config = run.config
+    checkpoints = run.checkpoints()
+    step = checkpoints[-1].step if checkpoints else 0
+    states = checkpoints[-1].load(loop.shapes()) if checkpoints else loop.init()
+    log = MetricsLog(run.path / "metrics.jsonl", step)
+    label = f"{config.algorithm.name} × {len(config.seeds)} seed{'s' if len(config.seeds) > 1 else ''}"
+    warned: set[tuple[int, str]] = set()
+    with TrainProgress(label, step, config.steps, show) as progress, _interruptible() as interrupted:
+        if step:
+            progress.say(f"resuming {run.path} at update {step:,}")
+        pace = _Pace()
+        while step < config.steps and not interrupted():
+            boundary = min(_next(step, config.log_every), _next(step, config.checkpoint_every), config.steps)
+            sums: dict[str, np.ndarray] = {}
+            first = step
+            while step < boundary and not interrupted():
+                count = min(boundary - step, pace.count)
+                with pace.timed(count):
+                    states, new = loop.run(states, step, count)
+                sums = {name: sums.get(name, 0.0) + value for name, value in new.items()}
+                step += count
+                progress.update(step)
+            means = {name: value / max(step - first, 1) for name, value in sums.items()}
+            _refuse_nan(run, config.seeds, step, means)
+            at_checkpoint = step % config.checkpoint_every == 0 or step == config.steps
+            if interrupted() and not at_checkpoint:
+                save_checkpoint(run.checkpoint_folder, step, states, scheduled=False)
+                break
+            if at_checkpoint:
+                means |= loop.diagnose(states)
+            log.write({"step": step, **{name: value.tolist() for name, value in means.items()}})
+            progress.update(step, {name: float(np.mean(value)) for name, value in means.items()})
+            if at_checkpoint:
+                save_checkpoint(run.checkpoint_folder, step, states, scheduled=True)
+                if 2 * step >= config.steps:
+                    for text in _new_warnings(config, means, warned):
+                        progress.warn(text)
+    if step < config.steps:
+        raise Interrupted(
+            f"stopped at update {step:,} of {config.steps:,}, saved in {run.path}: run the same command again to go on"
+        )
+
+
+def _next(step: int, every: int) -> int:
+    return (step // every + 1) * every
+
+
+def _new_warnings(config: RunConfig, means: dict[str, np.ndarray], warned: set[tuple[int, str]]) -> Iterator[str]:
+    """What is unhealthy, once a seed and kind."""
+    for i, seed in enumerate(config.seeds):
+        for check in config.algorithm.checks({name: float(value[i]) for name, value in means.items()}):
+            if not check.healthy and (seed, check.name) not in warned:
+                warned.add((seed, check.name))
+                yield f"seed {seed}, {check.meaning} ({check.name} {check.value:.3g})"
+
+
+def _refuse_nan(run: Run, seeds: Sequence[int], step: int, means: dict[str, np.ndarray]) -> None:
+    for name, value in means.items():
+        for seed, finite in zip(seeds, np.isfinite(value), strict=True):
+            if not finite:
+                raise DropError(
+                    f"{run.path}: {name} of seed {seed} is not a number at update {step:,}: training has diverged; "
+                    "the checkpoints before it are kept, lower learning_rate and use another --out"
+                )
+
+
+class _Pace:
+    """Grows or shrinks the number of updates a call until a call lasts about CALL_SECONDS."""
+
+    def __init__(self) -> None:
+        self.count = 1
+
+    @contextmanager
+    def timed(self, count: int) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        took = max(time.perf_counter() - began, 1e-6)
+        self.count = int(np.clip(count * CALL_SECONDS / took, 1, 10 * self.count))
+
+
+@contextmanager
+def _interruptible() -> Iterator[Any]:
+    """Ctrl-C asks for a stop at the next safe moment; a second one stops at once."""
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked.is_set
+        return
+
+    def ask(number: int, frame: Any) -> None:
+        if asked.is_set():
+            raise KeyboardInterrupt
+        asked.set()
+
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        yield asked.is_set
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,68 @@
+"""What a person sees while training: a bar with updates/s, time left and the diagnostics that matter."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+SHOWN = {
+    "clone_loss": "clone",
+    "td_loss": "td",
+    "score_r2": "R²",
+    "score_rank_correlation": "rank ρ",
+    "embedding_spread": "spread",
+    "gap": "gap",
+    "multiplier": "λ",
+}
+QUIET_INTERVAL = 15.0  # seconds between lines where there is no terminal to draw on
+
+
+class TrainProgress:
+    """A rich bar on a terminal, a line now and then elsewhere, nothing if `show` is false."""
+
+    def __init__(self, label: str, first: int, total: int, show: bool) -> None:
+        self.console = Console(file=sys.stderr, quiet=not show)
+        self._label, self._first, self._total = label, first, total
+        self._began = self._last_line = time.perf_counter()
+        self._values: dict[str, float] = {}
+        columns = (
+            TextColumn("[bold]{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TimeRemainingColumn(compact=True),
+            TextColumn("[dim]{task.fields[values]}"),
+        )
+        self._bar = Progress(*columns, console=self.console, disable=not (show and self.console.is_terminal))
+        self._task = self._bar.add_task(label, total=total, completed=first, rate="compiling …", values="")
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def update(self, step: int, values: dict[str, float] | None = None) -> None:
+        """`values` are means over seeds."""
+        self._values |= values or {}
+        now = time.perf_counter()
+        rate = f"{(step - self._first) / max(now - self._began, 1e-9):,.0f} updates/s"
+        shown = "  ".join(f"{SHOWN[name]} {v:.3g}" for name, v in self._values.items() if name in SHOWN)
+        self._bar.update(self._task, completed=step, rate=rate, values=shown)
+        if not self.console.is_terminal and (now - self._last_line > QUIET_INTERVAL or step >= self._total):
+            self._last_line = now
+            self.console.print(f"{self._label}: {step:,}/{self._total:,}, {rate}, {shown}", highlight=False)
+
+    def warn(self, text: str) -> None:
+        self.console.print(f"[yellow]warning:[/yellow] {text}", highlight=False, soft_wrap=True)
+
+    def say(self, text: str) -> None:
+        self.console.print(text, highlight=False, soft_wrap=True)

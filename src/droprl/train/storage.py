@@ -1,0 +1,149 @@
+"""Files that are whole or not there: written beside their place, flushed to the disk, then renamed.
+
+Arrays are safetensors, the rest is JSON. Reading either runs no code, and a file that was damaged is named.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load as load_safetensors
+from safetensors.numpy import save as save_safetensors
+
+from droprl.errors import DropError
+
+PyTree = Any
+TEMPORARY = ".partial-"  # what begins so was being written when the process ended
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    temporary = path.with_name(f"{TEMPORARY}{path.name}")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise _cannot_write(path, error) from error
+
+
+def write_json(path: Path, content: Any) -> None:
+    write_bytes(path, (json.dumps(content, indent=2, allow_nan=False) + "\n").encode())
+
+
+def read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise DropError(f"{path}: not found: is this a run or policy folder?") from None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise DropError(f"{path}: cannot be read ({_reason(error)}): restore the file or train again") from error
+
+
+def write_folder(path: Path, files: dict[str, bytes]) -> None:
+    """A folder that appears under its name only when all its files are on the disk."""
+    temporary = path.with_name(f"{TEMPORARY}{path.name}")
+    try:
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        for name, content in files.items():
+            with open(temporary / name, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        if path.exists():
+            remove_folder(path)
+        os.replace(temporary, path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise _cannot_write(path, error) from error
+
+
+def remove_folder(path: Path) -> None:
+    """Renamed before it is emptied, so that a half-removed folder never bears its name."""
+    doomed = path.with_name(f"{TEMPORARY}removed-{path.name}")
+    shutil.rmtree(doomed, ignore_errors=True)
+    os.replace(path, doomed)
+    shutil.rmtree(doomed, ignore_errors=True)
+
+
+def remove_partial(folder: Path) -> None:
+    """Clear what an earlier process left half-written."""
+    for path in folder.glob(f"{TEMPORARY}*"):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def arrays_to_bytes(tree: PyTree) -> bytes:
+    """Every leaf under the name of its path in the tree."""
+    leaves = jax.tree_util.tree_flatten_with_path(jax.device_get(tree))[0]
+    return bytes(save_safetensors({jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}))
+
+
+def arrays_from_bytes(content: bytes, skeleton: PyTree, where: Path) -> PyTree:
+    """The tree that `arrays_to_bytes` saved; every name, shape and dtype must be the skeleton's."""
+    try:
+        found = load_safetensors(content)
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise DropError(f"{where}: is not a whole safetensors file ({_reason(error)}): restore or remove it") from error
+    paths, structure = jax.tree_util.tree_flatten_with_path(skeleton)
+    names = {jax.tree_util.keystr(path): leaf for path, leaf in paths}
+    if names.keys() != found.keys():
+        odd = sorted(names.keys() ^ found.keys())[0]
+        raise DropError(f"{where}: {odd} does not belong to this configuration: was config.json edited?")
+    for name, leaf in names.items():
+        if found[name].shape != leaf.shape or found[name].dtype != leaf.dtype:
+            raise DropError(
+                f"{where}: {name} is {found[name].dtype}{list(found[name].shape)}, expected "
+                f"{leaf.dtype}{list(leaf.shape)}: was config.json edited?"
+            )
+    return jax.tree_util.tree_unflatten(structure, [jnp.asarray(found[name]) for name in names])
+
+
+def digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def read_bytes(path: Path, sha256: str) -> bytes:
+    """The file's content, if it is still what was written."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise DropError(f"{path}: cannot be read ({_reason(error)}): restore the file or remove its folder") from error
+    if digest(content) != sha256:
+        raise DropError(f"{path}: is damaged (its checksum differs): restore the file or remove its folder")
+    return content
+
+
+def _sync_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _reason(error: Exception) -> str:
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return " ".join(text.split())
+
+
+def _cannot_write(path: Path, error: OSError) -> DropError:
+    return DropError(
+        f"{path}: cannot be written ({_reason(error)}): free space or fix permissions and run the same command again; "
+        "what was saved earlier is intact"
+    )
