@@ -13,7 +13,7 @@ from droprl.data import Dataset, from_arrays
 from droprl.errors import DropError
 
 
-def small_arrays(n_steps: int = 12, episode: int = 4) -> dict[str, np.ndarray]:
+def small_arrays(n_steps: int = 12, episode: int = 4) -> dict[str, Any]:
     """Three episodes of four steps: the first ends the task, the second times out, the third is cut short."""
     rng = np.random.default_rng(0)
     terminals, timeouts = np.zeros(n_steps, bool), np.zeros(n_steps, bool)

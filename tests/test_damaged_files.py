@@ -27,7 +27,7 @@ from droprl.data import Dataset, from_arrays, load_dataset, save_d4rl
 from droprl.errors import DropError
 
 N_STEPS = 12
-Arrays = dict[str, np.ndarray]
+Arrays = dict[str, Any]
 # libhdf5 is C, and a stranger's bytes may yet bring it down: the same examples every time keep that out of a release.
 fixed = settings(max_examples=150, deadline=None, derandomize=True)
 quick = settings(max_examples=40, deadline=None)
@@ -68,11 +68,11 @@ def write_packed_hdf5(path: Path, _: Arrays) -> None:
 
 
 def write_npz(path: Path, arrays: Arrays) -> None:
-    np.savez(path, **arrays)  # type: ignore[arg-type]
+    np.savez(path, **arrays)
 
 
 def write_packed_npz(path: Path, arrays: Arrays) -> None:
-    np.savez_compressed(path, **arrays)  # type: ignore[arg-type]
+    np.savez_compressed(path, **arrays)
 
 
 FORMATS: dict[str, tuple[str, Callable[[Path, Arrays], None], Arrays, dict[str, Any]]] = {
@@ -164,7 +164,9 @@ def test_truncated_anywhere(kind: str, share: float) -> None:
         write(path, arrays)
         content = path.read_bytes()
         path.write_bytes(content[: int(share * len(content))])
-        load_or_refuse(path, name, **options)
+        message = load_or_refuse(path, name, **options)
+        if share > 0.5:  # enough is left to tell what it was
+            assert isinstance(message, Dataset) or "is damaged or cut short" in message
 
 
 @quick
@@ -240,12 +242,10 @@ def test_an_action_out_of_bounds(kind: str, row: int, size: float, negative: boo
 @given(st.data())
 def test_a_rank_that_is_wrong(kind: str, data: st.DataObject) -> None:
     key = data.draw(st.sampled_from(sorted(FORMATS[kind][2])))
-    ranks = st.integers(0, 4).filter(lambda rank: rank != FORMATS[kind][2][key].ndim)
-    rank = data.draw(ranks)
+    rank = data.draw(st.integers(0, 4).filter(lambda rank: rank != FORMATS[kind][2][key].ndim))
 
     def change(arrays: Arrays) -> None:
-        dtype = arrays[key].dtype
-        arrays[key] = np.zeros((N_STEPS, 2, 2, 2)[:rank], dtype)
+        arrays[key] = np.zeros((N_STEPS, 2, 2, 2)[:rank], arrays[key].dtype)
 
     message = altered(kind, change)
     assert key in message or (key == "next_observations" and "observations" in message)
@@ -390,15 +390,6 @@ def test_files_that_are_none(tmp_path: Path, name: str, monkeypatch: pytest.Monk
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "mine.npz")
     assert "not a regular file" in refusal(tmp_path / "mine.npz")
-
-
-def test_a_truncated_file_of_each_kind(tmp_path: Path) -> None:
-    np.savez(tmp_path / "mine.npz", **small_arrays())
-    write_hdf5(tmp_path / "mine.hdf5", small_arrays())
-    for name in ("mine.npz", "mine.hdf5"):
-        path = tmp_path / name
-        path.write_bytes(path.read_bytes()[: path.stat().st_size * 2 // 3])
-        assert "is damaged or cut short" in refusal(path)
 
 
 def test_names_that_are_no_source(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ of one episode ever reaches the next, and an episode depends only on its own see
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -17,13 +16,13 @@ import jax
 import numpy as np
 
 from droprl.adapt.policy import Carry
+from droprl.data.simulation import make_env
 from droprl.errors import DropError
 from droprl.policy import LoadedPolicy
 
 Environment = gymnasium.Env[Any, Any]
 EnvMaker = Callable[[], Environment]
 Recorder = Callable[[Carry, np.ndarray, np.ndarray], None]  # memory after acting, observations, rewards
-ROBOTICS = ("Adroit", "AntMaze", "PointMaze", "Fetch", "Hand", "FrankaKitchen")
 
 
 @dataclass(frozen=True)
@@ -37,30 +36,9 @@ class Rollout:
 
 
 def env_maker(env_id: str) -> EnvMaker:
-    """How to make the environment with this Gymnasium id, checked once here."""
-
-    def make() -> Environment:
-        # v4 tasks are what the benchmark data was recorded in; their deprecation is no news to the user.
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return gymnasium.make(env_id)
-
-    gymnasium.logger.min_level = gymnasium.logger.ERROR
-    try:
-        if env_id.startswith("droprl/"):
-            from droprl.data.maze import register_mazes
-
-            register_mazes()
-        elif env_id.split("/")[-1].startswith(ROBOTICS):
-            import gymnasium_robotics
-
-            gymnasium.register_envs(gymnasium_robotics)
-        make().close()
-    except ImportError as error:
-        raise DropError(f"{env_id}: needs {error.name}: pip install 'droprl[robotics]'") from error
-    except gymnasium.error.Error as error:
-        raise DropError(f"{env_id}: cannot be made ({' '.join(str(error).split())}): give a Gymnasium id") from error
-    return make
+    """How to make the environment with this Gymnasium id; that it can be made is checked here, once."""
+    make_env(env_id).close()
+    return lambda: make_env(env_id)
 
 
 def rollout(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import tyro
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -86,16 +87,17 @@ def evaluate(words: list[str]) -> None:
 def score_table(evaluations: list[Evaluation]) -> Table:
     """One row a method and rule: what a person compares."""
     first = evaluations[0]
-    table = Table(title=f"{first.dataset}: {first.unit} in {first.env}", title_justify="left")
-    for heading in ("method", "rule", "mean", "IQM", "95 % interval", "seeds", "episodes", "ms/action"):
-        table.add_column(heading, justify="left" if heading in ("method", "rule") else "right")
+    title = f"{first.dataset}: {first.unit} in {first.env}"
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    for heading in ("method", "rule", "mean", "IQM", "95 % of IQM", "seeds", "episodes", "ms/action"):
+        table.add_column(heading, justify="left" if heading in ("method", "rule") else "right", no_wrap=True)
     for e in evaluations:
         table.add_row(
             e.algorithm,
             e.rule or "–",
             f"{e.mean:.1f}",
             f"{e.iqm:.1f}",
-            f"{e.interval[0]:.1f} … {e.interval[1]:.1f}",
+            f"{e.interval[0]:.0f} … {e.interval[1]:.0f}",
             str(len({r.seed for r in e.results})),
             str(len(e.values)),
             f"{e.milliseconds_per_action:.2f}",

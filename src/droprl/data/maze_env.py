@@ -14,6 +14,7 @@ import gymnasium
 import numpy as np
 
 from droprl.data.maze import CELL_OFFSET, MAZES, Cell
+from droprl.data.simulation import make_env
 from droprl.errors import DropError
 
 GOAL_RADIUS = 0.5  # D4RL's; PointMaze itself uses 0.45
@@ -78,14 +79,7 @@ class Maze2DEnv(gymnasium.Env[np.ndarray, np.ndarray]):
 
 
 def _point_maze(env_id: str, render_mode: str | None) -> Any:
-    try:
-        import gymnasium_robotics
-    except ImportError as error:
-        raise DropError(
-            "the mazes need gymnasium-robotics, which is not installed: pip install 'droprl[robotics]'"
-        ) from error
-    gymnasium.register_envs(gymnasium_robotics)
-    simulation: Any = gymnasium.make(env_id, render_mode=render_mode).unwrapped
+    simulation: Any = make_env(env_id, render_mode=render_mode).unwrapped
     # PointMaze leaves the file it built the maze from behind, one for every environment ever made.
     Path(simulation.tmp_xml_file_path).unlink(missing_ok=True)
     return simulation

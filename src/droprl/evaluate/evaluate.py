@@ -11,6 +11,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from droprl.adapt import RULES, InferenceRule
 from droprl.data.dataset import normalized_scores
 from droprl.errors import DropError
 from droprl.evaluate.statistics import bootstrap_interval, iqm
@@ -40,7 +41,7 @@ class Evaluation:
     """All episodes of an evaluation and their summary; `mean`, `iqm` and `interval` are in `unit`."""
 
     algorithm: str
-    rule: str | None
+    rule: InferenceRule | None
     adaptation: dict[str, Any] | None
     dataset: str
     env: str
@@ -120,7 +121,11 @@ def _play(
     columns = (TextColumn("[bold]{task.description}"), BarColumn(bar_width=24), TextColumn("{task.completed} episodes"))
     played = []
     with Progress(
-        *columns, TimeRemainingColumn(compact=True), console=console, disable=not show, transient=True
+        *columns,
+        TimeRemainingColumn(compact=True),
+        console=console,
+        disable=not (show and console.is_terminal),
+        transient=True,
     ) as bar:
         adaptation = policies[0].algorithm.adaptation
         name = policies[0].algorithm.name if adaptation is None else f"{policies[0].algorithm.name} {adaptation.rule}"
@@ -172,8 +177,9 @@ def _save(run: Run, evaluation: Evaluation) -> None:
 
 
 def load_evaluations(run: Run) -> list[Evaluation]:
-    """The evaluations that were written for a run."""
-    return [_from_json(read_json(path)) for path in sorted(run.evaluation_folder.glob("*.json"))]
+    """The evaluations that were written for a run, in the order of the rules."""
+    found = [_from_json(read_json(path)) for path in sorted(run.evaluation_folder.glob("*.json"))]
+    return sorted(found, key=lambda e: (e.protocol, 0 if e.rule is None else RULES.index(e.rule)))
 
 
 def _from_json(content: dict[str, Any]) -> Evaluation:

@@ -12,7 +12,7 @@ from droprl.adapt import RULES, AdaptivePolicy, InferenceRule, Inferred
 from droprl.adapt.policy import Carry
 from droprl.algorithms import Algorithm
 from droprl.data.maze import CELL_OFFSET, MAZES, env_id
-from droprl.evaluate import Evaluation, load_evaluations
+from droprl.evaluate import EVALUATION_SEED, Evaluation, load_evaluations
 from droprl.networks import score_of_behavior
 from droprl.policy import LoadedPolicy, policy_of_run
 from droprl.report.contents import Chart, Diagnostic, EmbeddingWalk, Report, ScoreRow, Series, SubTaskReturns
@@ -31,7 +31,6 @@ DIAGNOSTIC_CURVES = {
     "embedding_spread": ("Spread of the embeddings", "standard deviation of the z_n"),
     "top_sub_task_share": ("States where f prefers the top sub-task", "share"),
 }
-WALK_SEED = 10_000
 
 
 def build_report(runs: Sequence[Run], command: str, notes: Sequence[str] = (), walk: bool = True) -> Report:
@@ -122,7 +121,7 @@ def _scores_at_start(policy: LoadedPolicy, n_starts: int = 8) -> list[float]:
     adaptive: Any = policy.policy
     assert policy.origin.env is not None
     env = env_maker(policy.origin.env)()
-    starts = np.stack([env.reset(seed=WALK_SEED + i)[0] for i in range(n_starts)]).astype(np.float32)
+    starts = np.stack([env.reset(seed=EVALUATION_SEED + i)[0] for i in range(n_starts)]).astype(np.float32)
     env.close()
 
     def scores(observation: jax.Array) -> jax.Array:
@@ -157,12 +156,15 @@ def _diagnostics(run: Run) -> list[Diagnostic]:
 
 
 def _walks(run: Run) -> list[EmbeddingWalk]:
+    """One episode under each rule: the one that went worst in the evaluation, if there was any."""
     assert run.config.data.env is not None
     make = env_maker(run.config.data.env)
-    return [_walk(run, rule, make) for rule in RULES]
+    played = [e.results[0].returns for e in load_evaluations(run)]
+    seed = EVALUATION_SEED + (int(np.argmin(played[-1])) if played else 0)
+    return [_walk(run, rule, make, seed) for rule in RULES]
 
 
-def _walk(run: Run, rule: InferenceRule, make: EnvMaker) -> EmbeddingWalk:
+def _walk(run: Run, rule: InferenceRule, make: EnvMaker, seed: int) -> EmbeddingWalk:
     policy = policy_of_run(run, rule=rule)
     assert isinstance(policy.policy, AdaptivePolicy)
     inferred: list[Inferred] = []
@@ -174,7 +176,7 @@ def _walk(run: Run, rule: InferenceRule, make: EnvMaker) -> EmbeddingWalk:
         rewards.append(float(reward[0]))
         seen.append(observations[0])
 
-    rollout(policy, make, episodes=1, seed=WALK_SEED, record=record)
+    rollout(policy, make, episodes=1, seed=seed, record=record)
     embeddings, path, explained = _project(
         np.asarray(policy.policy.embeddings), np.stack([np.asarray(i.z) for i in inferred])
     )
