@@ -96,3 +96,8 @@ def test_facts_are_complete() -> None:
         assert find_task(target) is not None
     for columns in facts["sub_tasks"].values():
         assert all(len(sizes) == 3 and min(sizes) >= 1 for sizes in columns.values())
+
+
+def test_a_copy_in_another_namespace_is_the_same_task() -> None:
+    assert find_task("local/walker2d-medium-replay-v2") == find_task("walker2d-medium-replay-v2")
+    assert sub_task_preset("me/walker2d-medium-replay-v2", 500) == sub_task_preset("walker2d-medium-replay-v2", 500)

@@ -23,7 +23,7 @@ from droprl.data.scaling import Scaling
 from droprl.data.transitions import Spec
 from droprl.errors import DropError
 from droprl.train.checkpoints import Checkpoint
-from droprl.train.config import algorithm_from_dict, algorithm_to_dict, from_dict
+from droprl.train.config import RESTORE, algorithm_from_dict, algorithm_to_dict, from_dict
 from droprl.train.run import Run
 from droprl.train.storage import (
     arrays_from_bytes,
@@ -37,6 +37,7 @@ from droprl.train.storage import (
 from droprl.version import __version__
 
 FORMAT = 1
+MOST_LAYERS = 100
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,11 @@ class LoadedPolicy:
 
     def act(self, observation: np.ndarray) -> np.ndarray:
         """The action at an observation (observation_size,), or one for each row of (n, observation_size)."""
-        given = np.asarray(observation, np.float32)
+        try:
+            with np.errstate(over="ignore"):
+                given = np.asarray(observation, np.float32)
+        except (TypeError, ValueError) as error:
+            raise DropError(f"{self._where}: the observation is not an array of numbers ({error})") from error
         if given.ndim not in (1, 2) or given.shape[-1] != self.spec.observation_size:
             raise DropError(
                 f"{self._where}: an observation of shape {given.shape} was given: pass ({self.spec.observation_size},) "
@@ -98,6 +103,8 @@ class LoadedPolicy:
     def save(self, path: str | Path) -> Path:
         """Write the policy folder."""
         folder = Path(path)
+        if (folder / "config.json").exists():
+            raise DropError(f"{folder}: is a run, which a policy would hide: choose another folder")
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -162,19 +169,29 @@ def _load_saved(folder: Path, adaptation: dict[str, Any]) -> LoadedPolicy:
     header = read_json(where)
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise DropError(f"{where}: is not a policy of format {FORMAT}: it was written by another version of droprl")
-    algorithm = _adapted(algorithm_from_dict(header["algorithm"], str(where)), adaptation)
-    spec = from_dict(Spec, header["spec"], str(where))
-    origin = from_dict(Origin, header["origin"], str(where))
-    content = read_bytes(folder / "policy.safetensors", header["sha256"])
-    arrays = arrays_from_bytes(content, _skeleton(algorithm, spec), folder / "policy.safetensors")
+    algorithm = _adapted(algorithm_from_dict(header.get("algorithm"), str(where)), adaptation)
+    spec = from_dict(Spec, header.get("spec"), str(where))
+    origin = from_dict(Origin, header.get("origin"), str(where))
+    content = read_bytes(folder / "policy.safetensors", str(header.get("sha256")))
+    try:
+        skeleton = _skeleton(algorithm, spec)
+    except (DropError, ValueError, TypeError, OverflowError, ZeroDivisionError) as error:
+        reason = " ".join(str(error).split())
+        raise DropError(f"{where}: its sizes make no network ({reason}): {RESTORE}") from error
+    arrays = arrays_from_bytes(content, skeleton, folder / "policy.safetensors")
     scaling = jax.tree.map(np.asarray, arrays["scaling"])
     return LoadedPolicy(arrays["policy"], algorithm, spec, scaling, origin, str(folder))
 
 
 def _skeleton(algorithm: Algorithm, spec: Spec) -> dict[str, Any]:
+    """Shapes alone: whatever sizes the file asks for, nothing is allocated. Layers, though, are made one by one."""
+    depths = [np.max(getattr(algorithm, name)) for name in vars(algorithm) if "depth" in name]
+    if max(depths, default=0) > MOST_LAYERS:
+        raise ValueError(f"{max(depths)} layers")
     policy = jax.eval_shape(lambda: algorithm.policy(algorithm.init(jax.random.key(0), spec)))
-    o, a = np.zeros(spec.observation_size, np.float32), np.zeros(spec.action_size, np.float32)
-    return {"policy": policy, "scaling": Scaling(o, o, a, a)}
+    o, a = (jax.ShapeDtypeStruct((size,), np.float32) for size in (spec.observation_size, spec.action_size))
+    scaling: Any = Scaling
+    return {"policy": policy, "scaling": scaling(o, o, a, a)}
 
 
 def _adapted(algorithm: Algorithm, changes: dict[str, Any]) -> Algorithm:
@@ -184,8 +201,10 @@ def _adapted(algorithm: Algorithm, changes: dict[str, Any]) -> Algorithm:
         return algorithm
     if algorithm.adaptation is None:
         raise DropError(f"{algorithm.name} infers no embedding: leave out {', '.join(changes)}")
-    try:
-        adapted: Any = replace(algorithm.adaptation, **changes)
-    except (TypeError, ValueError) as error:
-        raise DropError(f"adaptation: {error}") from error
-    return replace(algorithm, adaptation=adapted)  # type: ignore[type-var]
+    settings = asdict(algorithm.adaptation)
+    for name in changes:
+        if name not in settings:
+            raise DropError(f"{algorithm.name}: adaptation has no setting {name!r}: choose from {', '.join(settings)}")
+    adapted = from_dict(type(algorithm.adaptation), settings | changes, "adaptation", remedy="change this setting")
+    changed: Any = replace(algorithm, adaptation=adapted)  # type: ignore[type-var]
+    return changed

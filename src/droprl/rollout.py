@@ -78,8 +78,9 @@ def _play(
     fresh = policy.start(len(envs))
     carry, seconds, actions_taken, calls = fresh, 0.0, 0, 0
     while any(e >= 0 for e in playing):
+        keys = _keys(np.array([seed + e for e in playing]).astype(np.uint32), lengths[playing])
         began = time.perf_counter()
-        carry, actions = policy.step(carry, observations, jax.random.fold_in(jax.random.key(seed), calls))
+        carry, actions = policy.step(carry, observations, keys)
         if calls > 0:  # the first call compiles
             seconds += time.perf_counter() - began
             actions_taken += sum(e >= 0 for e in playing)
@@ -112,6 +113,12 @@ def _play(
 
 def _reset(env: Environment, seed: int) -> np.ndarray:
     return np.asarray(env.reset(seed=seed)[0], np.float32)
+
+
+@jax.jit
+def _keys(seeds: jax.Array, clocks: jax.Array) -> jax.Array:
+    """A key for each episode under way, from its own seed and its own clock."""
+    return jax.vmap(lambda seed, clock: jax.random.fold_in(jax.random.key(seed), clock))(seeds, clocks)
 
 
 def _replace(carry: Carry, fresh: Carry, where: np.ndarray) -> Carry:

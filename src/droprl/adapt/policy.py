@@ -25,7 +25,7 @@ class Policy(Protocol):
         ...
 
     def act(self, carry: Carry, observations: Array, key: Array) -> tuple[Carry, Array]:
-        """One action for each of the n observations."""
+        """One action for each of the n observations; `key` is one key for all, or one for each episode."""
         ...
 
 
@@ -92,5 +92,6 @@ class AdaptivePolicy(eqx.Module):
 def _actions(behavior_policy: BehaviorPolicy, observations: Array, z: Array, key: Array, sample_actions: bool) -> Array:
     encoded = jax.vmap(behavior_policy.encode)(observations)
     if sample_actions:
-        return jax.vmap(behavior_policy.sample)(encoded, z, jax.random.split(key, observations.shape[0]))
+        keys = key if key.ndim else jax.random.split(key, observations.shape[0])
+        return jax.vmap(behavior_policy.sample)(encoded, z, keys)
     return jax.vmap(behavior_policy.mode)(encoded, z)

@@ -163,7 +163,7 @@ class DROP:
             networks=networks,
             target_score_model=networks.score_model,
             optimizer=self._optimizer().init(networks),
-            multiplier=jnp.asarray(self.multiplier_start),
+            multiplier=jnp.asarray(self.multiplier_start if self.constraint == "lagrangian" else 0.0, dtype=float),
         )
 
     def policy(self, state: DropState) -> AdaptivePolicy:

@@ -31,17 +31,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     words = [word for word in words if word != "--debug"]
     try:
         _run(words)
-    except DropError as error:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(1) from None
+    except (DropError, OSError) as error:
         if debug:
             raise
         print(f"drop: {' '.join(str(error).split())}", file=sys.stderr)
         raise SystemExit(1) from None
-    except KeyboardInterrupt:
-        print("drop: stopped", file=sys.stderr)
+    except KeyboardInterrupt as stop:  # training says in it how to go on
+        print(f"drop: {stop if stop.args else 'stopped'}", file=sys.stderr)
         raise SystemExit(130) from None
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(1) from None
 
 
 def _run(words: list[str]) -> None:

@@ -100,7 +100,7 @@ def score_table(evaluations: list[Evaluation]) -> Table:
             f"{e.interval[0]:.0f} … {e.interval[1]:.0f}",
             str(len({r.seed for r in e.results})),
             str(len(e.values)),
-            f"{e.milliseconds_per_action:.2f}",
+            "–" if e.milliseconds_per_action is None else f"{e.milliseconds_per_action:.2f}",
         )
     return table
 

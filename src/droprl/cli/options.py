@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,17 +56,33 @@ def _number_or_all(values: tuple[float, ...] | None) -> float | Sequence[float] 
 
 
 def parse(kind: type[T], command: str, words: Sequence[str], default: T | None = None) -> T:
+    said = io.StringIO()
     try:
-        parsed: Any = tyro.cli(
-            kind,
-            prog=f"drop {command}",
-            args=list(words),
-            default=default,
-            config=(tyro.conf.OmitArgPrefixes,),
-        )
+        with contextlib.redirect_stderr(said):
+            parsed: Any = tyro.cli(
+                kind,
+                prog=f"drop {command}",
+                args=list(words),
+                default=default,
+                config=(tyro.conf.OmitArgPrefixes,),
+            )
+    except SystemExit as end:
+        if not end.code:  # --help
+            raise
+        raise DropError(f"{_one_line(said.getvalue())}: see `drop {command} --help`") from end
     except ValueError as error:
         raise DropError(f"{error}: see `drop {command} --help`") from error
     return cast(T, parsed)
+
+
+def _one_line(panel: str) -> str:
+    """What tyro complains about in a box of several parts: the first of them, and the options that it thinks of."""
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", panel)  # on a terminal it is coloured
+    lines = [line.strip("│") for line in plain.splitlines() if line.startswith("│")]
+    end = next((i for i, line in enumerate(lines) if set(line.strip()) == {"─"}), len(lines))
+    message = " ".join(" ".join(lines[:end]).split()).rstrip(".")
+    similar = re.findall(r"^ {5}(--[-\w]+)", "\n".join(lines[end:]), re.MULTILINE) if "Unrecog" in message else []
+    return message + (f" (perhaps {', '.join(similar)})" if similar else "")
 
 
 def print_json(content: Any) -> None:

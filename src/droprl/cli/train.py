@@ -13,7 +13,7 @@ import tyro
 from droprl.algorithms import ALGORITHMS
 from droprl.cli.options import Source, SourceOptions, parse, use_compilation_cache
 from droprl.errors import DropError
-from droprl.train import Interrupted, Run, default_out, fit
+from droprl.train import Run, default_out, fit
 
 A = TypeVar("A")
 Preset = Literal["paper", "small"]
@@ -57,20 +57,16 @@ def train(words: list[str]) -> None:
     if jax.default_backend() == "cpu" and preset == "paper":
         print("drop: no accelerator found; `--preset small` trains in minutes on a CPU", file=sys.stderr)
     already = (path / "config.json").exists() and Run(path).finished
-    try:
-        run = fit(
-            dataset,
-            options.settings,
-            out=path,
-            seeds=options.seeds,
-            steps=options.steps,
-            checkpoint_every=options.checkpoint_every,
-            log_every=options.log_every,
-            source=options.source,
-        )
-    except Interrupted as stop:
-        print(f"drop: {stop}", file=sys.stderr)
-        raise SystemExit(130) from None
+    run = fit(
+        dataset,
+        options.settings,
+        out=path,
+        seeds=options.seeds,
+        steps=options.steps,
+        checkpoint_every=options.checkpoint_every,
+        log_every=options.log_every,
+        source=options.source,
+    )
     done = "was finished already" if already else "is trained"
     print(f"{run.path} {done} ({run.config.steps:,} updates); play it with: drop evaluate {run.path}")
 

@@ -164,8 +164,8 @@ class Walker:
     wandering: float  # the share of the time limit spent between random cells before it sets out for the goal
 
 
-# Wanderers stop where they get to, on average for this share of the time limit. Were the goal the one place where anyone
-# stops, copying the average walker would be enough to end up there, and no harder than copying the best.
+# Wanderers stop where they get to, on average for this share of the time limit. Were the goal the one place where
+# anyone stops, copying the average walker would be enough to end up there, and as good as copying the best.
 REST = 0.2
 # The recipe at its best: straight to the goal at full speed, and braking there just in time.
 EXPERT = Walker(p_gain=10.0, d_gain=1.0, noise=0.0, wandering=0.0)
@@ -176,7 +176,7 @@ def draw_walker(rng: np.random.Generator) -> Walker:
     p_gain = math.exp(rng.uniform(math.log(1.0), math.log(12.0)))
     d_gain = p_gain * math.exp(rng.uniform(math.log(0.1), math.log(0.7)))  # from nimble to sluggish
     noise = rng.uniform(0.0, 1.0)
-    wandering = max(0.0, rng.uniform(-0.1, 1.3))  # of fourteen, one goes straight to the goal and three never go there
+    wandering = max(0.0, rng.uniform(-0.1, 1.4))  # of fifteen, one goes straight to the goal and four never go there
     return Walker(p_gain, d_gain, noise, wandering)
 
 
@@ -235,7 +235,8 @@ def walk(env: Maze2DEnv, walker: Walker, plans: dict[Cell, dict[Cell, Cell]], rn
         elif cell == target and moves_on == math.inf:
             moves_on = step + rng.exponential(REST * n_steps)
         waypoint = plans[target][cell]
-        row_error, column_error = waypoint[0] - CELL_OFFSET - row, waypoint[1] - CELL_OFFSET - column
+        offset = 0.0 if cell == target == maze.goal else CELL_OFFSET  # all ways lead along the middle but the last bit
+        row_error, column_error = waypoint[0] - offset - row, waypoint[1] - offset - column
         row_push = walker.p_gain * row_error - walker.d_gain * row_velocity + noise[step][0]
         column_push = walker.p_gain * column_error - walker.d_gain * column_velocity + noise[step][1]
         actions[step] = min(1.0, max(-1.0, row_push)), min(1.0, max(-1.0, column_push))

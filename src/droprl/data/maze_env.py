@@ -51,9 +51,10 @@ class Maze2DEnv(gymnasium.Env[np.ndarray, np.ndarray]):
     ) -> tuple[np.ndarray, dict[str, Any]]:
         super().reset(seed=seed)
         cells = self.maze.free_cells
-        cell: Cell = (options or {}).get("reset_cell") or cells[self.np_random.integers(len(cells))]
-        if tuple(cell) not in cells:
-            raise DropError(f"{self.maze.name}: cell {tuple(cell)} is a wall; start in one of {list(cells)}")
+        wish = (options or {}).get("reset_cell")
+        cell: Cell = cells[self.np_random.integers(len(cells))] if wish is None else (int(wish[0]), int(wish[1]))
+        if cell not in cells:
+            raise DropError(f"{self.maze.name}: cell {cell} is a wall; start in one of {list(cells)}")
         position = np.array(cell, dtype=np.float64) + self.np_random.uniform(-START_NOISE, START_NOISE, 2)
         velocity = self.np_random.normal(0.0, START_NOISE, 2)
         self._ball.reset()  # clears the simulation's memory of the last episode, for bit-identical repeats

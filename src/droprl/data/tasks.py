@@ -110,6 +110,7 @@ def _parse(name: str) -> tuple[str, str | None, bool]:
     is_minari = plain.startswith(("d4rl/", "mujoco/"))
     if is_minari:
         plain = plain.split("/", 1)[1].replace("/", "-")
+    plain = plain.rsplit("/", 1)[-1]  # a copy in somebody's own namespace keeps its name
     plain = _facts()["file_names"].get(plain, plain)
     match = re.fullmatch(r"(.+?)(?:-(v\d+))?", plain)
     return (match[1], match[2], is_minari) if match else (plain, None, is_minari)

@@ -138,7 +138,9 @@ def _table(
     rows = np.arange(dataset.n_steps)
     last_step = np.maximum(rows + targets.horizon - 1, 0)  # the step whose outcome is the successor
     extra, row_after = _successor_rows(dataset)
-    next_action = np.minimum(rows + targets.horizon, dataset.n_steps - 1)
+    # Where nothing is bootstrapped, or no a' is logged, the row names itself: no look-up ever leaves the episode.
+    bootstraps = targets.known & (targets.discount > 0)
+    next_action = np.where(bootstraps & ~targets.past_end, rows + targets.horizon, rows)
     observations = np.concatenate([dataset.observations, extra]) if len(extra) else dataset.observations
     steps = [np.concatenate([np.arange(dataset.bounds[e], dataset.bounds[e + 1]) for e in part]) for part in sub_tasks]
     sizes = np.array([len(part) for part in steps], dtype=np.int32)
@@ -147,7 +149,7 @@ def _table(
         "actions": scaling.actions_in(dataset.actions),
         "reward": (targets.reward / reward_scale).astype(np.float32),
         "discount": targets.discount.astype(np.float32),
-        "successor": np.where(targets.discount > 0, row_after[last_step], rows).astype(np.int32),
+        "successor": np.where(bootstraps, row_after[last_step], rows).astype(np.int32),
         "next_action": next_action.astype(np.int32),
         "next_action_known": ~targets.past_end,
         "has_target": targets.known.astype(np.float32),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from rich.console import Console
@@ -19,7 +19,7 @@ from droprl.policy import LoadedPolicy, load_policy, policy_of_run
 from droprl.rollout import EnvMaker, env_maker, rollout
 from droprl.train.checkpoints import KEEP
 from droprl.train.run import Run
-from droprl.train.storage import read_json, write_json
+from droprl.train.storage import TEMPORARY, read_json, write_json
 
 Protocol = Literal["last", "paper"]
 EVALUATION_SEED = 10_000  # the environments' seeds begin here, the same for every method
@@ -51,7 +51,7 @@ class Evaluation:
     mean: float
     iqm: float
     interval: tuple[float, float]
-    milliseconds_per_action: float
+    milliseconds_per_action: float | None  # None where every episode ended with its first action, which compiles
 
     @property
     def label(self) -> str:
@@ -84,7 +84,13 @@ def evaluate(
     """
     if episodes < 1:
         raise DropError(f"episodes is {episodes}: play at least one")
+    if n_envs < 1:
+        raise DropError(f"n_envs is {n_envs}: play at least one episode at a time")
+    if protocol not in get_args(Protocol):
+        raise DropError(f"there is no protocol {protocol!r}: choose one of {', '.join(get_args(Protocol))}")
     if isinstance(run, str | Path) and (Path(run) / "policy.json").exists():
+        if protocol == "paper":
+            raise DropError(f"{run}: is a saved policy, of one checkpoint: the paper's protocol needs the run")
         policies, home = [load_policy(run, **adaptation)], None
     else:
         home = run if isinstance(run, Run) else Run(run)
@@ -136,6 +142,8 @@ def _play(
                 bar.update(task, completed=before + done)
 
             result = rollout(policy, make, episodes, seed=seed, n_envs=n_envs, on_step=on_step)
+            if not np.isfinite(result.returns).all():
+                raise DropError(f"{policy.origin.dataset}: the task paid a return that is not a number: check --env")
             score_range = policy.origin.score_range
             scores = None if score_range is None else normalized_scores(np.array(result.returns), score_range).tolist()
             origin = policy.origin
@@ -154,6 +162,7 @@ def _summary(
         groups.setdefault(r.seed, []).extend(r.scores if r.scores is not None else r.returns)
     values = np.concatenate([np.asarray(group) for group in groups.values()])
     adaptation = policy.algorithm.adaptation
+    seconds = [s for _, s in played if np.isfinite(s)]
     return Evaluation(
         algorithm=policy.algorithm.name,
         rule=None if adaptation is None else adaptation.rule,
@@ -166,23 +175,26 @@ def _summary(
         mean=float(np.mean(values)),
         iqm=float(iqm(values)),
         interval=bootstrap_interval(list(groups.values())),
-        milliseconds_per_action=1e3 * float(np.mean([seconds for _, seconds in played])),
+        milliseconds_per_action=1e3 * float(np.mean(seconds)) if seconds else None,
     )
 
 
 def _save(run: Run, evaluation: Evaluation) -> None:
-    run.evaluation_folder.mkdir(exist_ok=True)
     name = f"{evaluation.rule or evaluation.algorithm}-{evaluation.protocol}.json"
     write_json(run.evaluation_folder / name, evaluation.to_json())
 
 
 def load_evaluations(run: Run) -> list[Evaluation]:
     """The evaluations that were written for a run, in the order of the rules."""
-    found = [_from_json(read_json(path)) for path in sorted(run.evaluation_folder.glob("*.json"))]
+    paths = [p for p in sorted(run.evaluation_folder.glob("*.json")) if not p.name.startswith(TEMPORARY)]
+    found = [_from_json(read_json(path), path) for path in paths]
     return sorted(found, key=lambda e: (e.protocol, 0 if e.rule is None else RULES.index(e.rule)))
 
 
-def _from_json(content: dict[str, Any]) -> Evaluation:
-    results = [Episodes(**r) for r in content.pop("results")]
-    low, high = content.pop("interval")
-    return Evaluation(results=results, interval=(low, high), **content)
+def _from_json(content: Any, where: Path) -> Evaluation:
+    try:
+        results = [Episodes(**r) for r in content["results"]]
+        low, high = content["interval"]
+        return Evaluation(**content | {"results": results, "interval": (low, high)})
+    except (KeyError, TypeError, ValueError) as error:
+        raise DropError(f"{where}: is not an evaluation: remove it and run `drop evaluate` again") from error

@@ -65,7 +65,7 @@ def _row(evaluation: Evaluation) -> ScoreRow:
         high=evaluation.interval[1],
         seeds=len({r.seed for r in evaluation.results}),
         episodes=len(evaluation.values),
-        milliseconds_per_action=evaluation.milliseconds_per_action,
+        milliseconds_per_action=float("nan") if (ms := evaluation.milliseconds_per_action) is None else ms,
         episode_scores=evaluation.values,
     )
 

@@ -16,7 +16,6 @@ from droprl.train.storage import (
     read_bytes,
     read_json,
     remove_folder,
-    remove_partial,
     write_folder,
 )
 
@@ -29,10 +28,10 @@ class Checkpoint:
     step: int
     path: Path
     scheduled: bool  # False for the one that an interruption left between two of the schedule
+    sha256: str  # of its state file
 
     def load(self, skeleton: Any) -> Any:
-        header = read_json(self.path / HEADER_FILE)
-        content = read_bytes(self.path / STATE_FILE, header["sha256"])
+        content = read_bytes(self.path / STATE_FILE, self.sha256)
         return arrays_from_bytes(content, skeleton, self.path / STATE_FILE)
 
 
@@ -42,7 +41,7 @@ def save_checkpoint(folder: Path, step: int, state: Any, scheduled: bool) -> Che
     path = folder / f"{step:09d}"
     write_folder(path, {STATE_FILE: content, HEADER_FILE: json.dumps(header, indent=2).encode()})
     _prune(folder)
-    return Checkpoint(step, path, scheduled)
+    return Checkpoint(step, path, scheduled, digest(content))
 
 
 def list_checkpoints(folder: Path) -> list[Checkpoint]:
@@ -53,17 +52,16 @@ def list_checkpoints(folder: Path) -> list[Checkpoint]:
     for path in sorted(folder.iterdir()):
         if path.name.startswith(TEMPORARY) or not path.is_dir():
             continue
-        header = read_json(path / HEADER_FILE)
         try:
-            found.append(Checkpoint(int(header["step"]), path, bool(header["scheduled"])))
-        except (KeyError, TypeError, ValueError):
+            header = read_json(path / HEADER_FILE)
+            found.append(Checkpoint(int(header["step"]), path, bool(header["scheduled"]), str(header["sha256"])))
+        except (DropError, KeyError, TypeError, ValueError) as error:
+            if not path.exists():  # another process has just trained past it
+                continue
+            if isinstance(error, DropError):
+                raise
             raise DropError(f"{path / HEADER_FILE}: is damaged: remove the folder {path}") from None
     return sorted(found, key=lambda checkpoint: checkpoint.step)
-
-
-def clean(folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    remove_partial(folder)
 
 
 def _prune(folder: Path) -> None:

@@ -10,21 +10,25 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from droprl.algorithms import ALGORITHMS, Algorithm
+from droprl.algorithms.protocol import State
 from droprl.data.dataset import Dataset
+from droprl.data.transitions import Prepared
 from droprl.errors import DropError
-from droprl.train.checkpoints import clean, save_checkpoint
-from droprl.train.config import RunConfig, data_config
+from droprl.train.checkpoints import save_checkpoint
+from droprl.train.config import RunConfig, algorithm_from_dict, algorithm_to_dict, data_config
 from droprl.train.loop import Loop
 from droprl.train.progress import TrainProgress
 from droprl.train.run import MetricsLog, Run, locked, open_run
+from droprl.train.storage import remove_partial
 
 CALL_SECONDS = 1.0  # how long one call to the device should last: progress and Ctrl-C answer at this pace
 
 
-class Interrupted(Exception):
+class Interrupted(KeyboardInterrupt):
     """Training was stopped by Ctrl-C after saving; the message says how to go on."""
 
 
@@ -45,13 +49,12 @@ def fit(
     `seeds` is how many (0, 1, …) or which. Checkpoints fall on multiples of `checkpoint_every` (by default a twentieth
     of the steps) and on the last step; the last six are kept.
     """
-    chosen = ALGORITHMS[algorithm]() if isinstance(algorithm, str) else algorithm
-    if steps < 1:
-        raise DropError(f"steps is {steps}: train for at least one update")
-    try:
-        resolved = chosen.resolve(dataset)
-    except ValueError as error:
-        raise DropError(f"{chosen.name}: {error}") from error
+    if not 1 <= steps < 2**31:
+        raise DropError(f"steps is {steps}: train for at least one update and fewer than 2³¹")
+    for name, every in (("checkpoint_every", checkpoint_every), ("log_every", log_every)):
+        if every is not None and every < 1:
+            raise DropError(f"{name} is {every}: give at least 1")
+    resolved, prepared = _prepared(dataset, algorithm)
     config = RunConfig(
         algorithm=resolved,
         data=data_config(dataset, source or dataset.name),
@@ -61,10 +64,9 @@ def fit(
         log_every=log_every or max(1, steps // 100),
     )
     path = Path(out) if out is not None else default_out(dataset, resolved)
-    prepared = resolved.prepare(dataset)
-    run = open_run(path, config, prepared, dataset.returns)
     with locked(path):
-        clean(run.checkpoint_folder)
+        run = open_run(path, config, prepared, dataset.returns)
+        remove_partial(run.checkpoint_folder)
         if not run.finished:
             _train(run, Loop(resolved, prepared, config.seeds), progress)
     return run
@@ -74,17 +76,37 @@ def default_out(dataset: Dataset, algorithm: Algorithm) -> Path:
     return Path("runs") / dataset.name.replace("/", "-") / algorithm.name
 
 
+def _prepared(dataset: Dataset, algorithm: Algorithm | str) -> tuple[Algorithm, Prepared]:
+    """The algorithm and its data made ready. What cannot work is refused here, before anything is written."""
+    if isinstance(algorithm, str) and algorithm not in ALGORITHMS:
+        raise DropError(f"there is no algorithm {algorithm!r}: choose one of {', '.join(ALGORITHMS)}")
+    chosen = ALGORITHMS[algorithm]() if isinstance(algorithm, str) else algorithm
+    algorithm_from_dict(algorithm_to_dict(chosen), chosen.name, remedy="change this setting")
+    if chosen.batch_size < 1:
+        raise DropError(f"{chosen.name}: batch_size is {chosen.batch_size}: give at least 1")
+    try:
+        resolved = chosen.resolve(dataset)
+        prepared = resolved.prepare(dataset)
+        # Shapes alone, nothing is computed: sizes that fit no network show here.
+        jax.eval_shape(lambda: resolved.diagnose(resolved.init(jax.random.key(0), prepared.spec), prepared.probe))
+    except (ValueError, TypeError, ZeroDivisionError) as error:
+        raise DropError(f"{chosen.name}: {' '.join(str(error).split())}: change its settings") from error
+    if not all(np.isfinite(part).all() for part in prepared.scaling):
+        raise DropError(f"{dataset.name}: holds NaN or infinity: build it with from_arrays, which says where")
+    return resolved, prepared
+
+
 def _seed_list(seeds: int | Sequence[int]) -> tuple[int, ...]:
     listed = tuple(range(seeds)) if isinstance(seeds, int) else tuple(int(s) for s in seeds)
-    if not listed or len(set(listed)) != len(listed) or min(listed) < 0:
-        raise DropError(f"seeds {seeds!r}: give a number of seeds, or different seeds of at least 0")
+    if not listed or len(set(listed)) != len(listed) or min(listed) < 0 or max(listed) >= 2**32:
+        raise DropError(f"seeds {seeds!r}: give a number of seeds, or different seeds from 0 to 2³² − 1")
     return listed
 
 
 def _train(run: Run, loop: Loop, show: bool) -> None:
     config = run.config
     checkpoints = run.checkpoints()
-    step = checkpoints[-1].step if checkpoints else 0
+    step = saved = checkpoints[-1].step if checkpoints else 0
     states = checkpoints[-1].load(loop.shapes()) if checkpoints else loop.init()
     log = MetricsLog(run.path / "metrics.jsonl", step)
     label = f"{config.algorithm.name} × {len(config.seeds)} seed{'s' if len(config.seeds) > 1 else ''}"
@@ -104,21 +126,24 @@ def _train(run: Run, loop: Loop, show: bool) -> None:
                 sums = {name: sums.get(name, 0.0) + value for name, value in new.items()}
                 step += count
                 progress.update(step)
-            means = {name: value / max(step - first, 1) for name, value in sums.items()}
+            if step == first:  # stopped before the first update: the checkpoint it started from stands
+                break
+            means = {name: value / (step - first) for name, value in sums.items()}
             _refuse_nan(run, config.seeds, step, means)
             at_checkpoint = step % config.checkpoint_every == 0 or step == config.steps
-            if interrupted() and not at_checkpoint:
-                save_checkpoint(run.checkpoint_folder, step, states, scheduled=False)
-                break
             if at_checkpoint:
                 means |= loop.diagnose(states)
-            log.write({"step": step, **{name: value.tolist() for name, value in means.items()}})
-            progress.update(step, {name: float(np.mean(value)) for name, value in means.items()})
+            if step == boundary:
+                log.write({"step": step, **{name: value.tolist() for name, value in means.items()}})
+                progress.update(step, {name: float(np.mean(value)) for name, value in means.items()})
             if at_checkpoint:
-                save_checkpoint(run.checkpoint_folder, step, states, scheduled=True)
+                _save(run, step, states, scheduled=True)
+                saved = step
                 if 2 * step >= config.steps:
                     for text in _new_warnings(config, means, warned):
                         progress.warn(text)
+        if step > saved:
+            _save(run, step, states, scheduled=False)
     if step < config.steps:
         raise Interrupted(
             f"stopped at update {step:,} of {config.steps:,}, saved in {run.path}: run the same command again to go on"
@@ -136,6 +161,14 @@ def _new_warnings(config: RunConfig, means: dict[str, np.ndarray], warned: set[t
             if not check.healthy and (seed, check.name) not in warned:
                 warned.add((seed, check.name))
                 yield f"seed {seed}, {check.meaning} ({check.name} {check.value:.3g})"
+
+
+def _save(run: Run, step: int, states: State, scheduled: bool) -> None:
+    """A loss is measured before its update: the weights after the last one are looked at here."""
+    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(jax.device_get(states))]
+    finite = [all(np.isfinite(leaf[i]).all() for leaf in leaves) for i in range(len(run.config.seeds))]
+    _refuse_nan(run, run.config.seeds, step, {"a weight": np.where(finite, 0.0, np.nan)})
+    save_checkpoint(run.checkpoint_folder, step, states, scheduled)
 
 
 def _refuse_nan(run: Run, seeds: Sequence[int], step: int, means: dict[str, np.ndarray]) -> None:

@@ -1,12 +1,15 @@
 """The one training loop: data on the device, updates in one compiled loop, all seeds at once.
 
 Randomness comes from the seed and the number of the update alone. So a resumed run is bit-identical to one that never
-stopped, however the updates were cut into calls, and a seed does not notice which others run beside it.
+stopped, however the updates were cut into calls, and a seed does not notice which others run beside it: to the bit on
+a CPU, where the seeds take turns in one program, and up to the rounding of batched products on an accelerator.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +27,32 @@ def init_seed(algorithm: Algorithm, spec: Spec, seed: Array) -> State:
     return algorithm.init(jax.random.fold_in(jax.random.key(seed), INIT), spec)
 
 
+def _over_seeds(function: Callable[..., Any], n_stacked: int, donate: tuple[int, ...] = ()) -> Callable[..., Any]:
+    """The function of one seed for all of them: the first `n_stacked` arguments have the seed as their first axis.
+
+    On a CPU batching gains nothing, and a batched product rounds differently from a single one, which Adam soon
+    amplifies. There every seed goes through the same program of one seed.
+    """
+    if jax.default_backend() != "cpu":
+
+        def batched(*args: Any) -> Any:
+            return jax.vmap(function, in_axes=tuple(0 if i < n_stacked else None for i in range(len(args))))(*args)
+
+        return jax.jit(batched, donate_argnums=donate)
+    of_one = jax.jit(function, donate_argnums=donate)
+
+    def in_turn(*args: Any) -> Any:
+        stacked, shared = args[:n_stacked], args[n_stacked:]
+        n_seeds = len(jax.tree.leaves(stacked)[0])
+        return _stack([of_one(*jax.tree.map(itemgetter(i), stacked), *shared) for i in range(n_seeds)])
+
+    return in_turn
+
+
+def _stack(trees: list[Any]) -> Any:
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+
+
 class Loop:
     """Compiled training of one algorithm on one dataset for a fixed list of seeds."""
 
@@ -32,18 +61,16 @@ class Loop:
         self._seeds = jnp.asarray(seeds, jnp.uint32)
         self._spec = prepared.spec
         self._transitions, self._probe = prepared.transitions, prepared.probe
-        self._init = jax.jit(jax.vmap(lambda seed: init_seed(algorithm, prepared.spec, seed)))
-        over_seeds = jax.vmap(self._updates, in_axes=(0, 0, None, None, None))
-        self._run = jax.jit(over_seeds, donate_argnums=0)
-        self._diagnose = jax.jit(jax.vmap(algorithm.diagnose, in_axes=(0, None)))
+        self._run = _over_seeds(self._updates, n_stacked=2, donate=(0,))
+        self._diagnose = _over_seeds(algorithm.diagnose, n_stacked=1)
 
     def init(self) -> State:
         """The untrained states, stacked over seeds."""
-        return self._init(self._seeds)
+        return _stack([init_seed(self.algorithm, self._spec, seed) for seed in self._seeds])
 
     def shapes(self) -> State:
         """Like `init`, but shapes alone: the skeleton into which a checkpoint is read."""
-        return jax.eval_shape(self._init, self._seeds)
+        return jax.eval_shape(self.init)
 
     def run(self, states: State, first: int, count: int) -> tuple[State, dict[str, np.ndarray]]:
         """`count` updates from number `first` on; consumes `states`. Metrics are sums over them, a value a seed."""

@@ -57,9 +57,10 @@ class TrainProgress:
         rate = f"{(step - self._first) / max(now - self._began, 1e-9):,.0f} updates/s"
         shown = "  ".join(f"{SHOWN[name]} {v:.3g}" for name, v in self._values.items() if name in SHOWN)
         self._bar.update(self._task, completed=step, rate=rate, values=shown)
-        if not self.console.is_terminal and (now - self._last_line > QUIET_INTERVAL or step >= self._total):
+        done = step >= self._total and values is not None
+        if not self.console.is_terminal and (now - self._last_line > QUIET_INTERVAL or done):
             self._last_line = now
-            self.console.print(f"{self._label}: {step:,}/{self._total:,}, {rate}, {shown}", highlight=False)
+            self.say(f"{self._label}: {step:,}/{self._total:,}, {rate}, {shown}")
 
     def warn(self, text: str) -> None:
         self.console.print(f"[yellow]warning:[/yellow] {text}", highlight=False, soft_wrap=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import fcntl
 import json
 import math
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -23,9 +22,9 @@ from droprl.data.scaling import Scaling
 from droprl.data.transitions import Prepared, Spec
 from droprl.errors import DropError
 from droprl.train.checkpoints import Checkpoint, list_checkpoints
-from droprl.train.config import RunConfig, differences, run_config_from_dict, run_config_to_dict
+from droprl.train.config import RESTORE, RunConfig, differences, from_dict, run_config_from_dict, run_config_to_dict
 from droprl.train.loop import init_seed
-from droprl.train.storage import read_json, write_json
+from droprl.train.storage import read_json, write_bytes, write_json
 from droprl.version import __version__
 
 FORMAT = 1
@@ -52,7 +51,7 @@ class Run:
         content = read_json(where)
         if not isinstance(content, dict) or content.get("format") != FORMAT:
             raise DropError(f"{where}: is not of format {FORMAT}: it was written by another version of droprl")
-        self.config: RunConfig = run_config_from_dict(content["run"], str(where))
+        self.config: RunConfig = run_config_from_dict(content.get("run"), str(where))
 
     @property
     def checkpoint_folder(self) -> Path:
@@ -72,18 +71,28 @@ class Run:
 
     # --- what the run knows of its data ---
 
-    def _data(self) -> dict[str, Any]:
-        content: dict[str, Any] = read_json(self.path / "data.json")
-        return content
+    def _data(self, part: str) -> Any:
+        content = read_json(self.path / "data.json")
+        if not isinstance(content, dict) or not isinstance(content.get(part), dict):
+            raise DropError(f"{self.path / 'data.json'}: has no {part}: {RESTORE}")
+        return content[part]
 
     def spec(self) -> Spec:
-        return Spec(**self._data()["spec"])
+        return from_dict(Spec, self._data("spec"), str(self.path / "data.json"))
 
     def scaling(self) -> Scaling:
-        return Scaling(**{name: np.asarray(v, np.float32) for name, v in self._data()["scaling"].items()})
+        spec, found = self.spec(), self._data("scaling")
+        try:
+            arrays = [np.asarray(found[name], np.float32) for name in Scaling._fields]
+        except (KeyError, TypeError, ValueError):
+            arrays = []
+        shapes = [(spec.observation_size,)] * 2 + [(spec.action_size,)] * 2
+        if [array.shape for array in arrays] != shapes or not np.isfinite(np.concatenate(arrays)).all():
+            raise DropError(f"{self.path / 'data.json'}: its scaling is damaged: {RESTORE}")
+        return Scaling(*arrays)
 
     def sub_tasks(self) -> SubTaskSummary:
-        return SubTaskSummary(**self._data()["sub_tasks"])
+        return from_dict(SubTaskSummary, self._data("sub_tasks"), str(self.path / "data.json"))
 
     # --- what training left ---
 
@@ -121,10 +130,6 @@ def open_run(path: Path, config: RunConfig, prepared: Prepared, returns: np.ndar
             shown = "; ".join(odd[:3]) + (f"; and {len(odd) - 3} more" if len(odd) > 3 else "")
             raise DropError(f"{path}: holds another run ({shown}): use another --out, or remove the folder")
         return run
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DropError(f"{path}: cannot be made ({error.strerror}): choose another --out") from error
     parts = [returns[members] for members in prepared.sub_tasks]
     summary = SubTaskSummary(
         mean=[float(np.mean(p)) for p in parts],
@@ -142,18 +147,23 @@ def open_run(path: Path, config: RunConfig, prepared: Prepared, returns: np.ndar
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the run directory; the lock ends with the process, however it ends."""
+    """Make and hold the run directory; the lock ends with the process, however it ends."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DropError(f"{path}: cannot be made ({error.strerror}): choose another --out") from error
     try:
         file = open(path / ".lock", "w")  # noqa: SIM115 - closed below, after the work
     except OSError as error:
         raise DropError(f"{path}: cannot be written ({error.strerror}): choose another --out") from error
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise DropError(f"{path}: another process is training here: wait for it, or use another --out") from None
+        except OSError as error:
+            raise DropError(f"{path}: cannot be locked ({error.strerror}): use a local folder as --out") from error
         yield
-    except BlockingIOError:
-        raise DropError(f"{path}: another process is training here: wait for it, or use another --out") from None
-    finally:
-        file.close()
 
 
 class MetricsLog:
@@ -162,9 +172,7 @@ class MetricsLog:
     def __init__(self, path: Path, resume_at: int) -> None:
         self._path = path
         kept = [entry for entry in _whole_lines(path) if entry["step"] <= resume_at]
-        temporary = path.with_name(f".partial-{path.name}")
-        temporary.write_text("".join(json.dumps(entry) + "\n" for entry in kept), encoding="utf-8")
-        os.replace(temporary, path)
+        write_bytes(path, "".join(json.dumps(entry) + "\n" for entry in kept).encode())
 
     def write(self, entry: dict[str, Any]) -> None:
         try:
@@ -178,14 +186,23 @@ class MetricsLog:
 
 
 def _whole_lines(path: Path) -> Iterator[dict[str, Any]]:
-    if not path.exists():
+    """The entries up to the first line that is not one, each with a step beyond those before it."""
+    last = -1
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
         return
-    with open(path, encoding="utf-8") as file:
-        for line in file:
-            try:
-                yield json.loads(line)
-            except json.JSONDecodeError:
-                return
+    except OSError as error:
+        raise DropError(f"{path}: cannot be read ({error.strerror}): fix permissions, or remove it") from error
+    for line in lines:
+        try:
+            entry = json.loads(line)
+            step = int(entry["step"])
+        except (ValueError, KeyError, TypeError):
+            return
+        if step > last:
+            yield entry
+            last = step
 
 
 def _jsonable(value: Any) -> Any:

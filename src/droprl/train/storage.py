@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +27,18 @@ TEMPORARY = ".partial-"  # what begins so was being written when the process end
 
 
 def write_bytes(path: Path, content: bytes) -> None:
+    """A file that appears under its name only when all of it is on the disk."""
     temporary = path.with_name(f"{TEMPORARY}{path.name}")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with open(temporary, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # where the folder itself may not be changed, the first error says it
+            temporary.unlink(missing_ok=True)
         raise _cannot_write(path, error) from error
 
 
@@ -47,7 +51,7 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise DropError(f"{path}: not found: is this a run or policy folder?") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise DropError(f"{path}: cannot be read ({_reason(error)}): restore the file or train again") from error
 
 
@@ -75,17 +79,24 @@ def remove_folder(path: Path) -> None:
     """Renamed before it is emptied, so that a half-removed folder never bears its name."""
     doomed = path.with_name(f"{TEMPORARY}removed-{path.name}")
     shutil.rmtree(doomed, ignore_errors=True)
-    os.replace(path, doomed)
+    try:
+        os.replace(path, doomed)
+    except OSError as error:
+        raise DropError(f"{path}: cannot be removed ({_reason(error)}): fix permissions or remove it") from error
     shutil.rmtree(doomed, ignore_errors=True)
 
 
 def remove_partial(folder: Path) -> None:
     """Clear what an earlier process left half-written."""
-    for path in folder.glob(f"{TEMPORARY}*"):
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in folder.glob(f"{TEMPORARY}*"):
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+    except OSError as error:
+        raise _cannot_write(folder, error) from error
 
 
 def arrays_to_bytes(tree: PyTree) -> bytes:

@@ -1,0 +1,311 @@
+"""The losses of equations 6 and 8 and their gradients, against NumPy written out from the paper.
+
+`reference` is the whole objective with every stop-gradient spelled out: what moves is in `moving`, what is held still
+in `fixed`. Finite differences of it must be the gradient that training follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from droprl.algorithms.bc import BC
+from droprl.algorithms.drop import DROP, DropState, Networks
+from droprl.data.transitions import Batch, Spec
+from droprl.networks import MLP, BehaviorPolicy, ScoreModel, TaskEmbedding
+
+T = TypeVar("T")
+SPEC = Spec(observation_size=3, action_size=2, n_sub_tasks=4)
+PAPER_LIKE = DROP(embedding_size=2, width=8, depths=(2, 1, 2, 1, 2), batch_size=5, discount=0.9, threshold=0.1)
+CONFIGS = {
+    "default": PAPER_LIKE,
+    "gaussian": replace(PAPER_LIKE, head="gaussian", score_layer_norm=False),
+    "to the letter": replace(PAPER_LIKE, embedding_space="tanh", td_into_embedding=True),
+}
+
+
+@pytest.fixture(autouse=True)
+def _double_precision() -> Iterator[None]:
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.fixture(params=CONFIGS)
+def drop(request: pytest.FixtureRequest) -> DROP:
+    return CONFIGS[request.param]
+
+
+def make_batch(seed: int = 0) -> Batch:
+    """Five steps: the second is terminal, behind the third no action is logged, behind the last nothing is."""
+    rng = np.random.default_rng(seed)
+    return Batch(
+        observation=jnp.asarray(rng.normal(size=(5, 3))),
+        action=jnp.asarray(rng.uniform(-1, 1, (5, 2))),
+        sub_task=jnp.array([0, 3, 1, 2, 1]),
+        reward=jnp.asarray(rng.normal(size=5)),
+        discount=jnp.array([0.9, 0.0, 0.9, 0.8, 0.9]),
+        next_observation=jnp.asarray(rng.normal(size=(5, 3))),
+        next_action=jnp.asarray(rng.uniform(-1, 1, (5, 2))),
+        next_action_known=jnp.array([True, True, False, True, True]),
+        has_target=jnp.array([1.0, 1.0, 1.0, 1.0, 0.0]),
+    )
+
+
+def drawn_like(make: Callable[[], T], seed: int) -> T:
+    """What `make` makes, with every weight drawn here: nothing is left at a special value such as 0 or 1."""
+    rng = np.random.default_rng(seed)
+    return jax.tree.map(lambda leaf: jnp.asarray(0.5 * rng.normal(size=leaf.shape)), jax.eval_shape(make))
+
+
+@cache
+def make_state(drop: DROP) -> DropState:
+    """Random weights, the target network's too, so that it differs from f; and a multiplier at work."""
+    state = drawn_like(lambda: drop.init(jax.random.key(0), SPEC), seed=1)
+    return state._replace(multiplier=jnp.asarray(0.7))
+
+
+# --- the paper in NumPy ---
+
+
+def mlp(network: MLP, x: np.ndarray) -> np.ndarray:
+    for i, layer in enumerate(network.layers):
+        x = np.asarray(layer.weight) @ x + np.asarray(layer.bias)
+        if i < len(network.layers) - 1 or network.final_activation:
+            if network.norms:
+                x = (x - x.mean()) / np.sqrt(np.mean((x - x.mean()) ** 2) + 1e-5)
+                x = np.asarray(network.norms[i].weight) * x + np.asarray(network.norms[i].bias)
+            x = np.maximum(x, 0)
+    return x
+
+
+def embeddings(phi: TaskEmbedding) -> np.ndarray:
+    n = phi.first.weight.shape[1]
+    hidden = [np.asarray(phi.first.weight) @ one_hot + np.asarray(phi.first.bias) for one_hot in np.eye(n)]
+    raw = np.stack([mlp(phi.rest, np.maximum(h, 0)) for h in hidden])
+    return np.tanh(raw) if phi.space == "tanh" else (raw - raw.mean(axis=0)) / raw.std(axis=0)
+
+
+def action_distribution(beta: BehaviorPolicy, s: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    out = mlp(beta.action_decoder, np.concatenate([z, mlp(beta.state_encoder, s)]))
+    if beta.head == "deterministic":
+        return np.tanh(out), np.ones_like(out)
+    return np.tanh(out[: len(out) // 2]), np.exp(np.clip(out[len(out) // 2 :], -5, 2))
+
+
+def score(f: ScoreModel, s: np.ndarray, a: np.ndarray, z: np.ndarray) -> float:
+    encoded = mlp(f.state_action_encoder, np.concatenate([s, a]))
+    return float(mlp(f.score_decoder, np.concatenate([z, encoded]))[0])
+
+
+@dataclass(frozen=True)
+class Losses:
+    clone: float
+    td: float
+    gap: float
+    score_mean: float
+
+
+def reference(drop: DROP, moving: Networks, fixed: Networks, target: ScoreModel, batch: Batch, unseen: Any) -> Losses:
+    f, fixed_beta = moving.score_model, fixed.behavior_policy
+    moving_table, fixed_table = embeddings(moving.embedding), embeddings(fixed.embedding)
+    clone, errors, scores, gaps = [], [], [], []
+    for i in range(len(batch.reward)):
+        s, a, n, reward, discount, next_s, next_a, next_known, _ = (np.asarray(leaf)[i] for leaf in batch)
+        moving_z, fixed_z = moving_table[n], fixed_table[n]
+        # Equation 6, in units of nats per action dimension and without the constant ½ log 2π.
+        mean, std = action_distribution(moving.behavior_policy, s, moving_z)
+        clone.append(np.mean(-stats.norm.logpdf(a, mean, std) - 0.5 * np.log(2 * np.pi)))
+        # Equation 8: the target is no function of what is learned.
+        if not next_known:
+            next_a = action_distribution(fixed_beta, next_s, fixed_z)[0]
+        bootstrapped = reward + discount * score(target, next_s, next_a, fixed_z)
+        scores.append(score(f, s, a, moving_z if drop.td_into_embedding else fixed_z))
+        errors.append(bootstrapped - scores[-1])
+        # Its constraint: f at β's own actions, for a z from μ against the sub-task's own.
+        at = [score(f, s, action_distribution(fixed_beta, s, z)[0], z) for z in (np.asarray(unseen)[i], fixed_z)]
+        gaps.append(at[0] - at[1])
+    td = np.mean(np.square(errors)[np.asarray(batch.has_target) == 1])
+    return Losses(float(np.mean(clone)), float(td), float(np.mean(gaps)), float(np.mean(scores)))
+
+
+KEY = jax.random.key(7)
+OBJECTIVES = ("clone", "td", "gap", "total")
+PARTS = ("embedding", "behavior_policy", "score_model")
+
+
+class Found(NamedTuple):
+    """What the library computes: the objectives, their gradients (first axis), and the target network's of the sum."""
+
+    values: jax.Array
+    score_mean: jax.Array
+    gradients: Networks
+    target_gradient: ScoreModel
+    unseen: jax.Array
+
+
+@cache
+def compiled(drop: DROP) -> Any:
+    def everything(networks: Networks, target: ScoreModel, multiplier: jax.Array, batch: Batch) -> Found:
+        def objectives(networks: Networks, target: ScoreModel) -> tuple[jax.Array, jax.Array]:
+            total, metrics = drop.loss(networks, target, multiplier, batch, KEY)
+            values = jnp.stack([metrics["clone_loss"], metrics["td_loss"], metrics["gap"], total])
+            return values, metrics["score_mean"]
+
+        values, score_mean = objectives(networks, target)
+        gradients, target_gradients = jax.jacrev(objectives, (0, 1), has_aux=True)(networks, target)[0]
+        unseen = drop._unseen_embeddings(networks.embedding.table(), KEY, 5)
+        return Found(values, score_mean, gradients, target_gradients, unseen)
+
+    return jax.jit(everything)
+
+
+def library(drop: DROP, batch: Batch | None = None, multiplier: float = 0.7, networks: Networks | None = None) -> Found:
+    state = make_state(drop)
+    found: Found = compiled(drop)(
+        networks or state.networks, state.target_score_model, jnp.asarray(multiplier), batch or make_batch()
+    )
+    return found
+
+
+def gradient_of(found: Found, objective: str) -> Networks:
+    i = OBJECTIVES.index(objective)
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[i], found.gradients)
+
+
+def test_every_loss_is_that_of_the_paper(drop: DROP) -> None:
+    state, found = make_state(drop), library(drop)
+    expected = reference(drop, state.networks, state.networks, state.target_score_model, make_batch(), found.unseen)
+    total = expected.clone + expected.td + 0.7 * (expected.gap - drop.threshold)
+    np.testing.assert_allclose(found.values, [expected.clone, expected.td, expected.gap, total], rtol=1e-6)
+    assert float(found.score_mean) == pytest.approx(expected.score_mean, rel=1e-6)
+
+
+def moved(networks: Networks, direction: Networks, by: float) -> Networks:
+    return jax.tree.map(lambda leaf, d: np.asarray(leaf) + by * d, networks, direction)
+
+
+def random_direction(networks: Networks, seed: int, part: str | None) -> Networks:
+    """A random direction of all weights, or of one of φ, β, f alone."""
+    rng = np.random.default_rng(seed)
+    direction = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape), networks)
+    still = jax.tree.map(np.zeros_like, direction)
+    parts = {name: getattr(direction if part in (None, name) else still, name) for name in PARTS}
+    return Networks(**parts)
+
+
+def inner(a: Networks, b: Networks) -> float:
+    return float(sum(np.sum(x * y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)))
+
+
+def test_gradients_are_finite_differences(drop: DROP) -> None:
+    """Of cloning, TD, gap and their sum, along random directions of all weights and of φ, β and f alone."""
+    state, found = make_state(drop), library(drop)
+    networks, target, batch = state.networks, state.target_score_model, make_batch()
+    h = 1e-6
+    for seed, part in enumerate((None, None, *PARTS)):
+        direction = random_direction(networks, seed, part)
+        up, down = (
+            reference(drop, moved(networks, direction, by), networks, target, batch, found.unseen) for by in (h, -h)
+        )
+        clone, td, gap = ((getattr(up, n) - getattr(down, n)) / (2 * h) for n in ("clone", "td", "gap"))
+        for name, slope in zip(OBJECTIVES, (clone, td, gap, clone + td + 0.7 * gap), strict=True):
+            along = inner(gradient_of(found, name), direction)
+            assert along == pytest.approx(slope, rel=1e-5, abs=1e-7), (part, name)
+
+
+def moves(gradient: Networks) -> set[str]:
+    return {part for part in PARTS if any(np.any(leaf != 0) for leaf in jax.tree.leaves(getattr(gradient, part)))}
+
+
+def test_what_each_loss_moves(drop: DROP) -> None:
+    found = library(drop)
+    assert moves(gradient_of(found, "clone")) == {"embedding", "behavior_policy"}
+    assert moves(gradient_of(found, "td")) == {"score_model"} | ({"embedding"} if drop.td_into_embedding else set())
+    assert moves(gradient_of(found, "gap")) == {"score_model"}
+    assert moves(gradient_of(found, "total")) == set(PARTS)
+
+
+def test_the_target_network_is_never_moved_by_a_gradient(drop: DROP) -> None:
+    assert all(np.all(leaf == 0) for leaf in jax.tree.leaves(library(drop).target_gradient))
+
+
+def test_a_violated_constraint_pushes_unseen_scores_down() -> None:
+    """A small step against λ · ∇gap lowers the gap; the other way raises it."""
+    networks, found = make_state(PAPER_LIKE).networks, library(PAPER_LIKE)
+    penalty = jax.tree.map(
+        np.subtract, gradient_of(found, "total"), gradient_of(library(PAPER_LIKE, multiplier=0.0), "total")
+    )
+    lower, higher = (library(PAPER_LIKE, networks=moved(networks, penalty, by)).values[2] for by in (-1e-4, 1e-4))
+    assert lower < found.values[2] < higher
+
+
+@pytest.mark.parametrize("field", ["next_observation", "next_action", "reward"])
+def test_what_the_td_loss_looks_at(field: str) -> None:
+    before = library(PAPER_LIKE).values[1]
+
+    def changes(row: int) -> bool:
+        value = np.array(getattr(make_batch(), field))
+        value[row] += 10.0
+        return bool(library(PAPER_LIKE, make_batch()._replace(**{field: jnp.asarray(value)})).values[1] != before)
+
+    assert changes(0)
+    assert changes(1) is (field == "reward")  # terminal: only the reward counts
+    assert changes(2) is (field != "next_action")  # a' is unknown: what the table holds there does not count
+    assert not changes(4)  # no target
+
+
+def test_a_batch_without_any_target_has_no_td_loss() -> None:
+    found = library(PAPER_LIKE, make_batch()._replace(has_target=jnp.zeros(5)), multiplier=0.0)
+    assert float(found.values[1]) == 0.0
+    assert moves(gradient_of(found, "total")) == {"embedding", "behavior_policy"}
+
+
+# --- the z-space ---
+
+
+embedding_table = jax.jit(TaskEmbedding.table)
+
+
+def test_whitened_embeddings_have_zero_mean_and_unit_variance() -> None:
+    for seed in range(3):
+        table = embedding_table(drawn_like(lambda: TaskEmbedding(7, 3, 8, 2, "whitened", jax.random.key(0)), seed))
+        np.testing.assert_allclose(np.mean(table, axis=0), 0, atol=1e-9)
+        np.testing.assert_allclose(np.var(table, axis=0), 1, rtol=1e-6)
+
+
+def test_one_sub_task_has_a_finite_embedding_and_gradient() -> None:
+    def total(phi: TaskEmbedding) -> jax.Array:
+        return jnp.sum(phi.table() ** 2 + phi.table())
+
+    phi = drawn_like(lambda: TaskEmbedding(1, 3, 8, 2, "whitened", jax.random.key(0)), seed=0)
+    value, gradient = jax.jit(jax.value_and_grad(total))(phi)
+    assert float(value) == 0.0
+    assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(gradient))
+
+
+def test_unseen_embeddings_are_uniform_over_the_box_of_the_others() -> None:
+    table = jnp.array([[-2.0, 0.5], [1.0, 0.0], [0.0, 3.0]])
+    for drop, low, high in ((CONFIGS["default"], (-2, 0), (1, 3)), (CONFIGS["to the letter"], (-1, -1), (1, 1))):
+        drawn = np.asarray(drop._unseen_embeddings(table, jax.random.key(0), 4000))
+        for i in range(2):
+            assert stats.kstest(drawn[:, i], "uniform", (low[i], high[i] - low[i])).pvalue > 1e-3
+        assert abs(np.corrcoef(drawn.T)[0, 1]) < 0.06  # the dimensions are drawn independently: 0 ± 0.016
+
+
+def test_behaviour_cloning_is_equation_4_with_nothing_else() -> None:
+    bc = BC(width=8, state_depth=1, action_depth=1)
+    batch, policy = make_batch(), drawn_like(lambda: bc.init(jax.random.key(0), SPEC), seed=0).behavior_policy
+    nothing = np.zeros(0)
+    expected = [
+        0.5 * np.mean((a - action_distribution(policy, s, nothing)[0]) ** 2)
+        for s, a in zip(np.asarray(batch.observation), np.asarray(batch.action), strict=True)
+    ]
+    assert float(jax.jit(bc._loss)(policy, batch)) == pytest.approx(np.mean(expected), rel=1e-6)

@@ -1,0 +1,142 @@
+"""One update of DROP: Adam on the gradient, projected dual ascent on λ, a soft step of the target; all by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from droprl.algorithms.drop import DROP, DropState
+from droprl.data.transitions import Batch, Spec
+
+SPEC = Spec(observation_size=2, action_size=1, n_sub_tasks=3)
+# A gap of random networks is of order one: the threshold −5 is always violated, 5 always kept.
+VIOLATED = DROP(
+    embedding_size=2,
+    width=4,
+    depths=(1, 1, 1, 1, 1),
+    discount=0.9,
+    score_layer_norm=False,
+    threshold=-5.0,
+    multiplier_start=0.3,
+    multiplier_rate=0.1,
+    multiplier_max=1.0,
+    target_rate=0.25,
+    learning_rate=0.01,
+)
+SATISFIED = replace(VIOLATED, threshold=5.0)
+WITHOUT = replace(VIOLATED, constraint="none")
+
+
+@pytest.fixture(autouse=True)
+def _double_precision() -> Iterator[None]:
+    with jax.enable_x64(True):
+        yield
+
+
+@cache
+def update(drop: DROP) -> Any:
+    return jax.jit(drop.update)
+
+
+@cache
+def gradient(drop: DROP) -> Any:
+    return jax.jit(jax.grad(drop.loss, has_aux=True))
+
+
+def make_batch(seed: int) -> Batch:
+    rng = np.random.default_rng(seed)
+    s, a, next_s, next_a = (jnp.asarray(rng.uniform(-1, 1, (6, size))) for size in (2, 1, 2, 1))
+    reward, discount = jnp.asarray(rng.normal(size=6)), jnp.full(6, 0.9)
+    return Batch(s, a, jnp.array([0, 1, 2, 0, 1, 2]), reward, discount, next_s, next_a, jnp.ones(6, bool), jnp.ones(6))
+
+
+def make_state(drop: DROP, multiplier: float) -> DropState:
+    """Random weights, and an optimiser that has not moved yet."""
+    rng = np.random.default_rng(0)
+    shapes = jax.eval_shape(lambda: drop.init(jax.random.key(0), SPEC))
+    drawn = jax.tree.map(lambda leaf: jnp.asarray(0.5 * rng.normal(size=leaf.shape)), shapes)
+    still = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes.optimizer)
+    return drawn._replace(optimizer=still, multiplier=jnp.asarray(multiplier))
+
+
+def leaves(tree: Any) -> list[np.ndarray]:
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]
+
+
+KEYS = [jax.random.key(i) for i in (11, 12)]
+
+
+def test_two_steps_of_adam_by_hand() -> None:
+    """m ← 0.9 m + 0.1 g, v ← 0.999 v + 0.001 g², θ ← θ − α · m̂ / (√v̂ + ε), each hat undoing the start at zero."""
+    state = make_state(VIOLATED, 0.4)
+    theta = leaves(state.networks)
+    m, v = [np.zeros_like(x) for x in theta], [np.zeros_like(x) for x in theta]
+    for t, key in enumerate(KEYS, start=1):
+        batch = make_batch(t)
+        g = leaves(gradient(VIOLATED)(state.networks, state.target_score_model, state.multiplier, batch, key)[0])
+        state = update(VIOLATED)(state, batch, key)[0]
+        m = [0.9 * a + 0.1 * b for a, b in zip(m, g, strict=True)]
+        v = [0.999 * a + 0.001 * b**2 for a, b in zip(v, g, strict=True)]
+        m_hat, v_hat = [x / (1 - 0.9**t) for x in m], [x / (1 - 0.999**t) for x in v]
+        theta = [x - 0.01 * a / (np.sqrt(b) + 1e-8) for x, a, b in zip(theta, m_hat, v_hat, strict=True)]
+        for found, expected in zip(leaves(state.networks), theta, strict=True):
+            np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-7)
+
+
+def test_the_target_follows_the_new_score_model() -> None:
+    before = make_state(VIOLATED, 0.4)
+    after = update(VIOLATED)(before, make_batch(0), KEYS[0])[0]
+    old, new = leaves(before.target_score_model), leaves(after.networks.score_model)
+    for found, a, b in zip(leaves(after.target_score_model), old, new, strict=True):
+        np.testing.assert_allclose(found, 0.75 * a + 0.25 * b, rtol=1e-6)
+
+
+@pytest.mark.parametrize("start", [0.0, 0.2, 0.9, 1.0])
+@pytest.mark.parametrize("drop", [VIOLATED, SATISFIED])
+def test_the_multiplier_ascends_by_the_violation_and_is_projected(drop: DROP, start: float) -> None:
+    state, batch = make_state(drop, start), make_batch(0)
+    new, metrics = update(drop)(state, batch, KEYS[0])
+    gap = float(gradient(drop)(state.networks, state.target_score_model, state.multiplier, batch, KEYS[0])[1]["gap"])
+    assert float(new.multiplier) == pytest.approx(min(max(start + 0.1 * (gap - drop.threshold), 0.0), 1.0))
+    assert float(metrics["multiplier"]) == float(new.multiplier)
+
+
+def test_the_multiplier_reaches_its_cap_or_zero_and_stays() -> None:
+    for drop, start, end in ((VIOLATED, 0.0, 1.0), (SATISFIED, 1.0, 0.0)):
+        state = make_state(drop, start)
+        seen = []
+        for _ in range(8):
+            state = update(drop)(state, make_batch(0), KEYS[0])[0]
+            seen.append(float(state.multiplier))
+        assert seen[0] not in (start, end)
+        assert seen[-2:] == [end, end]
+
+
+def test_without_the_constraint_nothing_of_it_is_left() -> None:
+    """λ is 0 whatever its start is said to be, stays there, and the weights move as under a λ of 0."""
+    key = jax.random.key(0)
+    assert float(jax.jit(lambda: VIOLATED.init(key, SPEC).multiplier)()) == pytest.approx(0.3)
+    assert float(jax.jit(lambda: WITHOUT.init(key, SPEC).multiplier)()) == 0.0
+    state = make_state(WITHOUT, 0.0)
+    without, metrics = update(WITHOUT)(state, make_batch(0), KEYS[0])
+    assert float(without.multiplier) == float(metrics["multiplier"]) == 0.0
+    with_zero = update(VIOLATED)(state, make_batch(0), KEYS[0])[0]
+    for a, b in zip(leaves(without.networks), leaves(with_zero.networks), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9)
+    with_one = update(VIOLATED)(state._replace(multiplier=jnp.asarray(1.0)), make_batch(0), KEYS[0])[0]
+    f_without, f_with = leaves(without.networks.score_model), leaves(with_one.networks.score_model)
+    assert any(np.any(a != b) for a, b in zip(f_without, f_with, strict=True))
+
+
+def test_the_randomness_of_an_update_is_its_key() -> None:
+    state, batch = make_state(VIOLATED, 0.4), make_batch(0)
+    first, again, other = (update(VIOLATED)(state, batch, key)[1]["gap"] for key in (KEYS[0], KEYS[0], KEYS[1]))
+    assert first == again
+    assert first != other
