@@ -10,6 +10,7 @@ import tempfile
 
 _folder = tempfile.mkdtemp(prefix="droprl-tests-")
 atexit.register(shutil.rmtree, _folder, ignore_errors=True)
+os.environ.setdefault("JAX_PLATFORMS", "cpu")  # bits and tolerances are a CPU's
 os.environ["XDG_CACHE_HOME"] = _folder  # where the command line keeps compiled programs
 os.environ["JAX_COMPILATION_CACHE_DIR"] = os.path.join(_folder, "droprl", "jax")
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"

@@ -79,10 +79,11 @@ def test_quantization_with_one_bin_holds_all() -> None:
 def test_quantization_loses_no_trajectory_to_rounding() -> None:
     """Widths such as 0.1 are no binary numbers: the best must still be in the last bin, and each in just one."""
     for n in range(1, 40):
-        returns = [0.1 * i for i in range(n + 1)]
-        found = cut(returns, "quantization", n, 100)
-        assert sorted(np.concatenate(found).tolist()) == list(range(n + 1))
-        assert n in found[-1]
+        for best in range(4, 40):
+            returns = [0.3, 0.1 * best, *np.linspace(0.3, 0.1 * best, n + 1).tolist()]
+            found = cut(returns, "quantization", n, 100)
+            assert sorted(np.concatenate(found).tolist()) == list(range(len(returns)))
+            assert 1 in found[-1]
 
 
 def test_quantization_draws_at_most_m_of_each_bin() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from functools import cache
 from typing import Any
@@ -202,3 +203,14 @@ def test_the_diagnosis_of_z_compares_with_other_sub_tasks_embeddings() -> None:
     assert found["probe_clone_loss"] == pytest.approx(float(right), rel=1e-5)
     others = [float(np.mean(clone(batch.observation, batch.action, table[(batch.sub_task + k) % 3]))) for k in (1, 2)]
     assert any(found["probe_clone_loss_permuted"] == pytest.approx(other, rel=1e-5) for other in others)
+
+
+def test_one_sub_task_is_not_called_collapsed() -> None:
+    dataset = make_dataset([(10, "timeout"), (10, "terminal")])
+    algorithm = dataclasses.replace(
+        DROP(width=8, depths=(1, 1, 1, 1, 1), batch_size=16), n_sub_tasks=1, trajectories_per_sub_task=2
+    ).resolve(dataset)
+    prepared = algorithm.prepare(dataset)
+    found = algorithm.diagnose(algorithm.init(jax.random.key(0), prepared.spec), prepared.probe)
+    names = {check.name for check in algorithm.checks({name: float(value) for name, value in found.items()})}
+    assert names.isdisjoint({"embedding spread", "cost of a wrong embedding"})

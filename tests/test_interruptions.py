@@ -189,10 +189,10 @@ from droprl.cli import main
 fit = importlib.import_module("droprl.train.fit")
 save = fit.save_checkpoint
 
-def save_on_a_full_disk(folder, step, *rest):
+def save_on_a_full_disk(folder, step, *rest, **options):
     if step >= 50:
         resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, resource.RLIM_INFINITY))
-    return save(folder, step, *rest)
+    return save(folder, step, *rest, **options)
 
 fit.save_checkpoint = save_on_a_full_disk
 main(sys.argv[1:])

@@ -24,7 +24,7 @@ from droprl.networks import MLP, BehaviorPolicy, ScoreModel, TaskEmbedding
 
 T = TypeVar("T")
 SPEC = Spec(observation_size=3, action_size=2, n_sub_tasks=4)
-PAPER_LIKE = DROP(embedding_size=2, width=8, depths=(2, 1, 2, 1, 2), batch_size=5, discount=0.9, threshold=0.1)
+PAPER_LIKE = DROP(embedding_size=2, width=8, depths=(2, 1, 1, 1, 2), batch_size=5, discount=0.9, threshold=0.1)
 CONFIGS = {
     "default": PAPER_LIKE,
     "gaussian": replace(PAPER_LIKE, head="gaussian", score_layer_norm=False),

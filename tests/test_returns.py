@@ -117,6 +117,7 @@ def test_the_smallest_discount_that_ranks_is_chosen() -> None:
     assert discount_rank_correlation(dataset, SINGLES, 0.99) == pytest.approx(-0.5)
     assert discount_rank_correlation(dataset, SINGLES, 0.997) == pytest.approx(1.0)
     assert choose_discount(dataset, SINGLES) == 0.997
+    assert choose_discount(dataset, SINGLES, enough=-0.6) == 0.99
 
 
 def test_the_discount_that_ranks_best_is_chosen_where_none_is_good() -> None:

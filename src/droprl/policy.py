@@ -89,7 +89,7 @@ class LoadedPolicy:
 
     def reset(self) -> None:
         """Forget the episodes under way."""
-        self._carry, self._n_actions = None, 0
+        self._carry = None
 
     def start(self, n: int) -> Carry:
         """The memory of n new episodes, for callers that keep it themselves."""
@@ -98,7 +98,7 @@ class LoadedPolicy:
     def step(self, carry: Carry, observations: np.ndarray, key: Array) -> tuple[Carry, np.ndarray]:
         """One step of every episode: the new memory and the actions."""
         carry, actions = _step(self.policy, self.scaling, carry, jnp.asarray(observations, jnp.float32), key)
-        return carry, np.asarray(actions)
+        return carry, np.array(actions)  # a copy: environments may change what they are given
 
     def save(self, path: str | Path) -> Path:
         """Write the policy folder."""

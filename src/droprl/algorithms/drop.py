@@ -269,10 +269,12 @@ class DROP:
 
         at_start = jnp.mean(jax.vmap(scores_of_sub_tasks)(probe.starts), axis=0)
         favourites = jnp.argmax(jax.vmap(scores_of_sub_tasks)(batch.observation[:64]), axis=1)
+        # A single sub-task has no other to be told from: what compares them is undefined, not bad.
+        of_several = jnp.where(len(table) > 1, 1.0, jnp.nan)
         return {
             "probe_clone_loss": jnp.mean(clone(policy, z, batch)),
-            "probe_clone_loss_permuted": jnp.mean(clone(policy, other_z, batch)),
-            "embedding_spread": jnp.mean(jnp.std(table, axis=0)),
+            "probe_clone_loss_permuted": of_several * jnp.mean(clone(policy, other_z, batch)),
+            "embedding_spread": of_several * jnp.mean(jnp.std(table, axis=0)),
             "score_r2": r_squared(errors, scores + errors, batch.has_target),
             "score_bias": -jnp.sum(batch.has_target * errors) / jnp.maximum(jnp.sum(batch.has_target), 1.0),
             "score_rank_correlation": spearman(at_start, probe.sub_task_returns),

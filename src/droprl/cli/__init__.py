@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -27,6 +28,9 @@ Every command explains its options with --help. --debug shows the traceback of a
 def main(arguments: Sequence[str] | None = None) -> None:
     """The entry point of `drop`."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # where there is no "…", a "?" is better than a crash
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
     try:

@@ -63,6 +63,8 @@ def make(words: list[str]) -> None:
 
 def make_maze(name: str, steps: int, seed: int) -> Dataset:
     columns = (TextColumn("[bold]{task.description}"), BarColumn(bar_width=24), TaskProgressColumn())
-    with Progress(*columns, TimeRemainingColumn(compact=True), console=Console(file=sys.stderr), transient=True) as bar:
+    console = Console(file=sys.stderr)
+    left = TimeRemainingColumn(compact=True)
+    with Progress(*columns, left, console=console, disable=not console.is_terminal, transient=True) as bar:
         task = bar.add_task(f"making {name}", total=steps)
         return make_maze_dataset(name, steps, seed, lambda done, total: bar.update(task, completed=done, total=total))

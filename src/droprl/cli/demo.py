@@ -57,7 +57,8 @@ def demo(words: list[str]) -> None:
         for rule in RULES if run.config.algorithm.adaptation is not None else (None,):
             evaluations.append(evaluate_run(run, episodes=options.episodes, rule=rule))
     console.print(score_table(evaluations))
-    page = write_report(build_report(runs, "drop demo", [NOTE]), options.out / "report.html")
+    with Console(stderr=True).status("playing an episode under each rule, drawing the page …"):
+        page = write_report(build_report(runs, "drop demo", [NOTE]), options.out / "report.html")
     minutes = (time.perf_counter() - began) / 60
     console.print(f"{NOTE}\nThe report is in {page}; open it in a browser. All this took {minutes:.1f} minutes.")
 

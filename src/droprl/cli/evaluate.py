@@ -125,7 +125,8 @@ def report(words: list[str]) -> None:
     if len(names) > 1:
         raise DropError(f"the runs learned from different data ({', '.join(sorted(names))}): report one dataset a page")
     page = options.out or runs[0].path / "report.html"
-    write_report(build_report(runs, shlex.join(["drop", "report", *words])), page)
+    with Console(stderr=True).status("playing an episode under each rule, drawing the page …"):
+        write_report(build_report(runs, shlex.join(["drop", "report", *words])), page)
     print(f"{page} is written")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import json
 import os
 import re
@@ -76,12 +77,16 @@ def parse(kind: type[T], command: str, words: Sequence[str], default: T | None =
 
 
 def _one_line(panel: str) -> str:
-    """What tyro complains about in a box of several parts: the first of them, and the options that it thinks of."""
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", panel)  # on a terminal it is coloured
-    lines = [line.strip("│") for line in plain.splitlines() if line.startswith("│")]
-    end = next((i for i, line in enumerate(lines) if set(line.strip()) == {"─"}), len(lines))
-    message = " ".join(" ".join(lines[:end]).split()).rstrip(".")
-    similar = re.findall(r"^ {5}(--[-\w]+)", "\n".join(lines[end:]), re.MULTILINE) if "Unrecog" in message else []
+    """What tyro complains about, under a title and in several parts: the first of them, and the options it thinks of.
+
+    On a terminal the panel is coloured; where the output has no box characters there is none around it.
+    """
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", panel)
+    lines = [line.strip(" │") for line in plain.splitlines()[1:]]
+    groups = itertools.groupby(lines, lambda line: bool(line.strip("-─╰╯")))
+    parts = [list(part) for is_text, part in groups if is_text]
+    message = " ".join(" ".join(parts[0] if parts else []).split()).rstrip(".")
+    similar = re.findall(r"^[│ ] {5}(--[-\w]+)", plain, re.MULTILINE) if message.startswith("Unrecognized") else []
     return message + (f" (perhaps {', '.join(similar)})" if similar else "")
 
 
