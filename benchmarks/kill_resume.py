@@ -4,7 +4,7 @@
 
 One run trains undisturbed. Each round then starts the same command in a fresh folder and kills its whole process group:
 at a moment drawn over the undisturbed run's duration, which falls into start-up, compilation, training and checkpoint
-writing alike, or (a third of the kills) as soon as a half-written checkpoint shows. A round may be killed several times,
+writing alike, or (a third of the kills) as soon as a half-written checkpoint shows. A round may be killed repeatedly,
 and every fourth or so compiles anew. Then the command runs to its end, and every checkpoint that is left must have the
 undisturbed run's bytes. After each kill what is on the disk is loaded as a reader would: a half-written file that gets
 through is a torn read. Prints a table and one line of JSON; the exit code is 1 unless everything was identical and

@@ -159,7 +159,8 @@ def test_evaluate_prints_one_json_object(capsys: Captured, trained: Path, rule: 
     assert found["mean"] == pytest.approx(np.mean(scores))
     assert found["interval"][0] <= found["iqm"] <= found["interval"][1]
     assert found["milliseconds_per_action"] > 0
-    assert json.loads((trained / "evaluations" / f"{rule}-last.json").read_text()) == found
+    (written,) = (trained / "evaluations").glob(f"{rule}-last-*.json")  # named after what was changed as well
+    assert json.loads(written.read_text()) == found
 
 
 def test_evaluate_prints_a_table(capsys: Captured, trained: Path) -> None:
@@ -243,7 +244,7 @@ def test_a_half_written_evaluation_is_not_read_and_a_damaged_one_is_named(
         ("train nothing.npz --seed 3", "Unrecognized options: --seed, 3 (perhaps --decomposition-seed, --seeds)"),
         ("train nothing.npz --steps many", "Error parsing --steps: "),
         ("train nothing.npz --algo bc --n-sub-tasks 4", "Unrecognized options: --n-sub-tasks"),
-        ("train nothing.npz --ascent-steps -1", "ascent_steps must be at least 0"),
+        ("train nothing.npz --ascent-steps -1", "ascent_steps is -1: it must be at least 0"),
         ("evaluate nowhere", "nowhere: is not a run (no config.json)"),
         ("evaluate nowhere --rule bset", "invalid choice 'bset' for argument '--rule'"),
         ("export nowhere", "Missing from drop export: --out"),
@@ -266,9 +267,9 @@ def test_mistakes_are_answered_in_one_line(
         ("--steps=0", "steps is 0"),
         ("--seeds=0", "seeds 0"),
         ("--checkpoint-every=-1", "checkpoint_every is -1"),
-        ("--width=-1", "bc: "),
-        ("--learning-rate=nan", "bc: learning_rate is nan"),
-        ("--batch-size=-1", "bc: batch_size is -1"),
+        ("--width=-1", "width is -1: it must be at least 1"),
+        ("--learning-rate=nan", "learning_rate is nan: it must be above 0"),
+        ("--batch-size=-1", "batch_size is -1: it must be at least 1"),
         ("--action-low 0", "action_high is missing"),
     ],
 )

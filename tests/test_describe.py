@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -31,7 +32,7 @@ def page(description: Description) -> str:
 
 def test_a_description_is_plain_numbers() -> None:
     dataset = dataset_with([2, 4, 6, 8], score_range=(0, 10))
-    description = json.loads(json.dumps(describe(dataset).as_json(), allow_nan=False))
+    description = json.loads(json.dumps(asdict(describe(dataset)), allow_nan=False))
     assert (description["n_steps"], description["n_episodes"]) == (8, 4)
     assert (description["n_terminals"], description["n_timeouts"], description["last_is_cut_short"]) == (1, 2, True)
     assert description["lengths"]["median"] == 2

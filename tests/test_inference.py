@@ -81,7 +81,7 @@ def test_only_the_most_promising_starts_climb(starts: int | None, chosen: int) -
 
 
 def test_settings_out_of_range_are_refused() -> None:
-    for wrong in ({"ascent_steps": -1}, {"interval": 0}, {"starts": 0}):
+    for wrong in ({"ascent_steps": -1}, {"reinference_interval": 0}, {"starts": 0}):
         with pytest.raises(ValueError, match="at least"):
             Adaptation(**wrong)  # type: ignore[arg-type]
 
@@ -185,7 +185,7 @@ Z = jnp.array([[-2.0], [0.0], [1.0], [3.0]])  # the actions of the sub-tasks are
 
 def adaptive(rule: InferenceRule, interval: int = 1, price: float = 0.0, **settings: Any) -> AdaptivePolicy:
     exact = {"ascent_steps": 1, "step_size": 0.125, "region": "none"}  # one Newton step: f'' = −8
-    adaptation = Adaptation(rule=rule, interval=interval, **{**exact, **settings})
+    adaptation = Adaptation(rule=rule, reinference_interval=interval, **{**exact, **settings})
     return AdaptivePolicy(Doubling(), Nearness(price), Z, adaptation, sample_actions=False)  # type: ignore[arg-type]
 
 

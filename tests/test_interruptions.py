@@ -212,7 +212,7 @@ def test_a_full_disk_ends_training_in_one_line_and_spoils_nothing(
     assert "Traceback" not in err
     assert [c.step for c in Run(out).checkpoints()] == [10, 20, 30, 40]
     for checkpoint in Run(out).checkpoints():
-        load_policy(out, checkpoint=checkpoint)
+        load_policy(out, step=checkpoint.step)
     check_same(fit(load_dataset(source), tiny("bc"), out=out, **SCHEDULE), undisturbed)
 
 

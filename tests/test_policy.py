@@ -127,11 +127,11 @@ def test_the_rules_act_differently(drop_run: Run) -> None:
     [
         ({"rule": "bset"}, "rule is 'bset', none of 'best', 'grad', 'best-ada', 'grad-ada'"),
         ({"region": "sphere"}, "region is 'sphere', none of"),
-        ({"ascent_steps": -1}, "ascent_steps must be at least 0"),
+        ({"ascent_steps": -1}, "ascent_steps is -1: it must be at least 0"),
         ({"ascent_steps": 2.5}, "ascent_steps is 2.5, not a whole number"),
         ({"ascent_steps": "10"}, "ascent_steps is '10', not a whole number"),
         ({"step_size": float("nan")}, "step_size is nan, not a finite number"),
-        ({"interval": 0}, "interval and starts at least 1"),
+        ({"reinference_interval": 0}, "reinference_interval is 0: it must be at least 1"),
         ({"width": 3}, "adaptation has no setting 'width': choose from rule, ascent_steps, "),
     ],
 )
@@ -150,7 +150,7 @@ def test_a_policy_that_infers_nothing_takes_no_such_settings(bc_run: Run) -> Non
 
 def test_seeds_and_checkpoints_are_chosen_by_name(drop_run: Run, saved: Path) -> None:
     first = drop_run.checkpoints()[0]
-    assert load_policy(drop_run.path, seed=7, checkpoint=first).origin.step == 10
+    assert load_policy(drop_run.path, seed=7, step=first.step).origin.step == 10
     assert f"{drop_run.path}: has no seed 4: it trained seeds [3, 7]" in refusal(load_policy, drop_run.path, seed=4)
     assert "is a saved policy of one seed" in refusal(load_policy, saved, seed=3)
 

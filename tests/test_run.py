@@ -306,9 +306,7 @@ def test_senseless_calls_are_refused(dataset: Dataset, tmp_path: Path) -> None:
         ({"seeds": [1, 1]}, "seeds [1, 1]"),
         ({"seeds": [2**32]}, "seeds [4294967296]"),
         ({"algorithm": "dorp"}, "there is no algorithm 'dorp'"),
-        ({"algorithm": BC(width=-1)}, "bc: "),
-        ({"algorithm": BC(state_depth=0, action_depth=0)}, "bc: "),
-        ({"algorithm": tiny("drop", n_sub_tasks=-1, discount=0.9)}, "drop: n_sub_tasks"),
+        ({"algorithm": BC}, "BC is a class"),
     ):
         call: dict[str, Any] = {"algorithm": tiny("bc")} | SCHEDULE | changes
         assert refusal(fit, dataset, out=tmp_path / "run", **call).startswith(said)

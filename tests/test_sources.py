@@ -327,3 +327,22 @@ def test_parts_of_different_tasks_do_not_join(tmp_path: Path) -> None:
         assert other.stem in message
     assert load_dataset(f"{one}+{others['action_low']}", action_low=-2, action_high=2).n_episodes == 6
     assert "no such file" in refusal(f"{one}+{tmp_path / 'gone.hdf5'}")
+
+
+def test_a_known_task_without_timeouts_is_cut_where_its_clock_runs_out(tmp_path: Path) -> None:
+    """D4RL's older files leave them out; otherwise a timed-out episode would run on into the next."""
+    n_steps = 2_500
+    arrays = {
+        "observations": np.zeros((n_steps, 3), np.float32),
+        "actions": np.zeros((n_steps, 2), np.float32),
+        "rewards": np.ones(n_steps, np.float32),
+        "terminals": np.isin(np.arange(n_steps), [199, 1_399]),
+    }
+    for name in ("hopper-medium-v0", "someones-own"):
+        with h5py.File(tmp_path / f"{name}.hdf5", "w") as file:
+            for key, array in arrays.items():
+                file[key] = array
+    known = load_dataset(tmp_path / "hopper-medium-v0.hdf5")
+    assert known.lengths.tolist() == [200, 1_000, 200, 1_000, 100]
+    assert known.ends_in_terminal.tolist() == [True, False, True, False, False]
+    assert load_dataset(tmp_path / "someones-own.hdf5").lengths.tolist() == [200, 1_200, 1_100]

@@ -2,6 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 
 class DropError(Exception):
     """Shown as one line by the command line; `--debug` adds the traceback."""
+
+
+class SettingError(DropError, ValueError):
+    """A setting that makes no sense, refused where the settings are made."""
+
+
+_RANGES: dict[str, Callable[[Any], bool]] = {
+    "at least 0": lambda value: value >= 0,
+    "at least 1": lambda value: value >= 1,
+    "above 0": lambda value: value > 0,
+    "above 0 and at most 1": lambda value: 0 < value <= 1,
+    "at least 0 and below 1": lambda value: 0 <= value < 1,
+}
+
+
+def require(settings: object, wanted: str, *names: str) -> None:
+    """Refuse a setting outside its range, by name; None is a value left open."""
+    for name in names:
+        value = getattr(settings, name)
+        if value is not None and (isinstance(value, str) or not _RANGES[wanted](value)):
+            raise SettingError(f"{name} is {value!r}: it must be {wanted}")

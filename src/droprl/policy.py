@@ -22,7 +22,6 @@ from droprl.algorithms import Algorithm
 from droprl.data.scaling import Scaling
 from droprl.data.transitions import Spec
 from droprl.errors import DropError
-from droprl.train.checkpoints import Checkpoint
 from droprl.train.config import RESTORE, algorithm_from_dict, algorithm_to_dict, from_dict
 from droprl.train.run import Run
 from droprl.train.storage import (
@@ -61,6 +60,10 @@ class LoadedPolicy:
         self._where = where
         self._carry: Carry = None
         self._n_episodes, self._n_actions = 0, 0
+
+    def __repr__(self) -> str:
+        origin = self.origin
+        return f"<{self.algorithm.name} policy from {origin.dataset}, seed {origin.seed}, update {origin.step:,}>"
 
     def act(self, observation: np.ndarray) -> np.ndarray:
         """The action at an observation (observation_size,), or one for each row of (n, observation_size)."""
@@ -135,32 +138,30 @@ def load_policy(
     path: str | Path,
     *,
     seed: int | None = None,
-    checkpoint: Checkpoint | None = None,
+    step: int | None = None,
     **adaptation: Any,
 ) -> LoadedPolicy:
-    """The policy in a policy folder, or of a run directory (by default its first seed and last checkpoint).
+    """The policy in a policy folder, or of a run directory (by default its first seed and last checkpoint's step).
 
     Keywords such as `rule="best-ada"` or `ascent_steps=10` change how z is inferred; see `Adaptation`.
     """
     folder = Path(path)
     if (folder / "policy.json").exists():
-        if seed is not None or checkpoint is not None:
-            raise DropError(f"{folder}: is a saved policy of one seed: leave seed and checkpoint out")
+        if seed is not None or step is not None:
+            raise DropError(f"{folder}: is a saved policy of one seed and step: leave these out")
         return _load_saved(folder, adaptation)
     if folder.is_dir() or not folder.exists():
-        return policy_of_run(Run(folder), seed, checkpoint, **adaptation)
+        return policy_of_run(Run(folder), seed, step, **adaptation)
     raise DropError(f"{folder}: is a file: give the folder of a policy or of a run")
 
 
-def policy_of_run(
-    run: Run, seed: int | None = None, checkpoint: Checkpoint | None = None, **adaptation: Any
-) -> LoadedPolicy:
+def policy_of_run(run: Run, seed: int | None = None, step: int | None = None, **adaptation: Any) -> LoadedPolicy:
     data, config = run.config.data, run.config
     chosen_seed = config.seeds[0] if seed is None else seed
     algorithm = _adapted(config.algorithm, adaptation)
+    checkpoint = run.checkpoint(step)
+    origin = Origin(data.name, data.env, data.score_range, chosen_seed, checkpoint.step)
     state = run.state(chosen_seed, checkpoint)
-    step = (checkpoint or run.checkpoints()[-1]).step
-    origin = Origin(data.name, data.env, data.score_range, chosen_seed, step)
     return LoadedPolicy(algorithm.policy(state), algorithm, run.spec(), run.scaling(), origin, str(run.path))
 
 

@@ -1,4 +1,4 @@
-"""Test-time adaptation: z*(s) = argmax_z f(s, β(s, z), z), by the paper's four rules (section 4, equation 9).
+"""Test-time adaptation: z*(s) = argmax_z f(s, β(s, z), z), by equation 9 and the four rules of section 5.
 
 Everything is written for one state and a score `z ↦ f(s, β(s, z), z)`; `policy` batches it over environments and
 decides when an episode infers anew. No network is defined here.
@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from droprl.errors import require
+
 InferenceRule = Literal["best", "grad", "best-ada", "grad-ada"]
 RULES: tuple[InferenceRule, ...] = ("best", "grad", "best-ada", "grad-ada")
 Score = Callable[[Array], Array]
@@ -28,21 +30,22 @@ class Adaptation:
     ascent_steps: int = 100
     """K, the number of gradient-ascent steps of grad and grad-ada."""
     step_size: float = 0.1
-    """The length of one ascent step."""
+    """What the gradient is multiplied by in an ascent step; with normalized steps, their length."""
     step_rule: Literal["plain", "normalized"] = "plain"
     """plain adds step_size · ∇f (equation 9); normalized makes every step exactly step_size long."""
     region: Literal["trust", "box", "none"] = "trust"
     """Where z may go: within trust_radius of the embedding it started from, inside the box of all z_n, or anywhere."""
     trust_radius: float = 0.25
-    """|z − z_n| at most, in units of the embeddings' standard deviation."""
+    """|z − z_n| at most. Whitened embeddings have a standard deviation of 1."""
     starts: int | None = None
     """Ascend only from this many embeddings, those with the highest score; None is all N, as in the paper."""
-    interval: int = 1
+    reinference_interval: int = 1
     """m of DROP(m): best-ada and grad-ada infer z anew every m steps."""
 
     def __post_init__(self) -> None:
-        if self.ascent_steps < 0 or self.interval < 1 or (self.starts is not None and self.starts < 1):
-            raise ValueError("ascent_steps must be at least 0, interval and starts at least 1")
+        require(self, "at least 0", "ascent_steps")
+        require(self, "at least 1", "starts", "reinference_interval")
+        require(self, "above 0", "step_size", "trust_radius")
 
 
 class Inferred(NamedTuple):

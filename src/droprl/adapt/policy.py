@@ -67,7 +67,7 @@ class AdaptivePolicy(eqx.Module):
     def act(self, carry: Episode, observations: Array, key: Array) -> tuple[Episode, Array]:
         due = carry.step == 0
         if self.adaptation.rule in ("best-ada", "grad-ada"):
-            due = carry.step % self.adaptation.interval == 0
+            due = carry.step % self.adaptation.reinference_interval == 0
         # The whole batch skips the search when no episode is due, which is what makes DROP(m) cheap.
         inferred = jax.lax.cond(jnp.any(due), lambda: jax.vmap(self.infer)(observations), lambda: carry.inferred)
         inferred = jax.tree.map(

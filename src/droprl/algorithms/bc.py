@@ -6,7 +6,7 @@ The policy has the shape of DROP's β without an embedding, so that a difference
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Self
 
 import jax
@@ -21,6 +21,7 @@ from droprl.algorithms.protocol import Metrics
 from droprl.data.dataset import Dataset
 from droprl.data.decompose import SubTasks, rank_sub_tasks
 from droprl.data.transitions import Batch, Prepared, Probe, Spec, prepare
+from droprl.errors import require
 from droprl.networks import BehaviorPolicy, PolicyHead
 
 NO_EMBEDDING = jnp.zeros(0)
@@ -54,6 +55,10 @@ class BC:
     """Adam's learning rate."""
     batch_size: int = 1024
     """Steps of the data an update."""
+
+    def __post_init__(self) -> None:
+        require(self, "at least 1", "width", "state_depth", "action_depth", "batch_size")
+        require(self, "above 0", "learning_rate")
 
     @classmethod
     def small(cls) -> Self:
@@ -104,10 +109,9 @@ class FBC(BC):
     top_fraction: float = 0.1
     """The share of trajectories that is cloned, at least one."""
 
-    def resolve(self, dataset: Dataset) -> Self:
-        if not 0 < self.top_fraction <= 1:
-            raise ValueError("top_fraction must lie in (0, 1]")
-        return replace(self)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self, "above 0 and at most 1", "top_fraction")
 
     def sub_tasks(self, dataset: Dataset) -> SubTasks:
         return rank_sub_tasks(dataset.returns, 1, math.ceil(self.top_fraction * dataset.n_episodes))

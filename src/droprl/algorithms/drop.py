@@ -25,7 +25,7 @@ from droprl.data.decompose import Rule, SubTasks, decompose
 from droprl.data.returns import choose_discount
 from droprl.data.tasks import sub_task_preset
 from droprl.data.transitions import Batch, Prepared, Probe, Spec, prepare
-from droprl.errors import DropError
+from droprl.errors import DropError, SettingError, require
 from droprl.networks import BehaviorPolicy, EmbeddingSpace, PolicyHead, ScoreModel, TaskEmbedding, score_of_behavior
 
 
@@ -90,7 +90,8 @@ class DROP:
     constraint: Literal["lagrangian", "none"] = "lagrangian"
     """The conservative constraint of equation 8; none ablates it (the paper's "w/o Reg")."""
     threshold: float = 2.0
-    """η, in units of the scores' spread: by how much unseen embeddings may out-score those of the sub-tasks."""
+    """η: by how much unseen embeddings may out-score those of the sub-tasks; with scaled rewards, in standard
+    deviations of the discounted returns."""
     multiplier_start: float = 0.0
     """λ at the start."""
     multiplier_rate: float = 1e-2
@@ -104,6 +105,15 @@ class DROP:
     """Steps of the data an update."""
     adaptation: Adaptation = field(default_factory=Adaptation)
     """How z* is found at test time."""
+
+    def __post_init__(self) -> None:
+        sizes = ("n_sub_tasks", "trajectories_per_sub_task", "embedding_size", "width", "td_steps", "batch_size")
+        require(self, "at least 1", *sizes)
+        require(self, "above 0 and at most 1", "discount", "target_rate")
+        require(self, "above 0", "learning_rate")
+        require(self, "at least 0", "decomposition_seed", "multiplier_start", "multiplier_rate", "multiplier_max")
+        if min(self.depths) < 1:
+            raise SettingError(f"depths are {self.depths}: each must be at least 1")
 
     @classmethod
     def small(cls) -> Self:

@@ -11,7 +11,7 @@ from rich.console import Console
 from droprl.adapt import RULES
 from droprl.algorithms import BC, DROP, FBC, Algorithm
 from droprl.cli.data import make_maze
-from droprl.cli.evaluate import score_table
+from droprl.cli.evaluate import print_scores
 from droprl.cli.options import parse, use_compilation_cache
 from droprl.data import Dataset, load_dataset, save_d4rl
 from droprl.evaluate import Evaluation
@@ -56,7 +56,7 @@ def demo(words: list[str]) -> None:
     for run in runs:
         for rule in RULES if run.config.algorithm.adaptation is not None else (None,):
             evaluations.append(evaluate_run(run, episodes=options.episodes, rule=rule))
-    console.print(score_table(evaluations))
+    print_scores(evaluations)
     with Console(stderr=True).status("playing an episode under each rule, drawing the page …"):
         page = write_report(build_report(runs, "drop demo", [NOTE]), options.out / "report.html")
     minutes = (time.perf_counter() - began) / 60

@@ -32,7 +32,7 @@ class AdaptationOptions:
     ascent_steps: int | None = None
     """K, the steps of gradient ascent."""
     step_size: float | None = None
-    """The length of one ascent step."""
+    """What the gradient is multiplied by in an ascent step; with normalized steps, their length."""
     step_rule: Literal["plain", "normalized"] | None = None
     """plain adds step_size · ∇f; normalized makes every step exactly step_size long."""
     region: Literal["trust", "box", "none"] | None = None
@@ -41,7 +41,7 @@ class AdaptationOptions:
     """How far z may leave the embedding it started from, with --region trust."""
     starts: int | None = None
     """Ascend only from this many embeddings, those with the highest score."""
-    interval: int | None = None
+    reinference_interval: int | None = None
     """m of DROP(m): infer z anew every m steps."""
 
     def chosen(self) -> dict[str, Any]:
@@ -81,7 +81,15 @@ def evaluate(words: list[str]) -> None:
     if options.json:
         print_json(evaluation.to_json())
     else:
-        Console().print(score_table([evaluation]))
+        print_scores([evaluation])
+
+
+def print_scores(evaluations: list[Evaluation]) -> None:
+    """The table, and what to know before comparing its scores with others."""
+    console = Console()
+    console.print(score_table(evaluations))
+    for caveat in dict.fromkeys(e.caveat for e in evaluations if e.caveat):
+        console.print(f"Not quite D4RL's scores: {caveat}.", highlight=False, soft_wrap=True)
 
 
 def score_table(evaluations: list[Evaluation]) -> Table:
@@ -94,7 +102,7 @@ def score_table(evaluations: list[Evaluation]) -> Table:
     for e in evaluations:
         table.add_row(
             e.algorithm,
-            e.rule or "–",
+            " ".join(filter(None, (e.rule, *e.particulars))) or "–",
             f"{e.mean:.1f}",
             f"{e.iqm:.1f}",
             f"{e.interval[0]:.0f} … {e.interval[1]:.0f}",

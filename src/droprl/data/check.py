@@ -7,7 +7,6 @@ Opening files and knowing their layouts lives in the modules named after the for
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -346,9 +345,9 @@ def _environment_bounds(env: str | None, size: int) -> tuple[np.ndarray, np.ndar
     try:
         import gymnasium
 
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            made = gymnasium.make(env)
+        from droprl.data.simulation import make_env
+
+        made = make_env(env)
         space = made.action_space
         made.close()
     except Exception:  # an unknown or broken environment only means that we learn nothing from it

@@ -25,6 +25,7 @@ from droprl.data.check import (
     require_file,
 )
 from droprl.data.dataset import Dataset
+from droprl.data.tasks import find_task
 from droprl.errors import DropError
 
 HDF5_SUFFIXES = (".hdf5", ".h5")
@@ -54,6 +55,8 @@ def load_d4rl(
         if not h5py.is_hdf5(path):
             raise fault(where, "is not an HDF5 file", "name a file in D4RL's layout, or download it again") from error
         raise fault(where, f"is damaged or cut short ({reason(error)})", "copy or download it again") from error
+    if "timeouts" not in arrays and "terminals" in arrays:
+        arrays |= _cut_at_time_limit(arrays["terminals"], path.stem)
     if action_low is None and action_high is None:
         action_low, action_high = attributes.get("action_low"), attributes.get("action_high")
     return checked_dataset(
@@ -65,6 +68,23 @@ def load_d4rl(
         action_low=action_low,
         action_high=action_high,
     )
+
+
+def _cut_at_time_limit(terminals: np.ndarray, name: str) -> dict[str, np.ndarray]:
+    """The timeouts that D4RL's older files leave out: as its own loader, end an episode where the task's clock would.
+
+    Without them an episode that timed out would run on into the next one. Where the task is not known there is nothing
+    to go by, and every episode is taken to end in a terminal.
+    """
+    task = find_task(name)
+    if task is None or terminals.ndim != 1:
+        return {}
+    timeouts, length = np.zeros(len(terminals), dtype=bool), 0
+    for row, terminal in enumerate(terminals.astype(bool).tolist()):
+        length += 1
+        timeouts[row] = length == task.time_limit and not terminal
+        length = 0 if terminal or timeouts[row] else length
+    return {"timeouts": timeouts}
 
 
 def save_d4rl(dataset: Dataset, path: str | Path) -> None:

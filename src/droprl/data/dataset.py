@@ -29,6 +29,9 @@ class Dataset:
     env: str | None = None  # the Gymnasium id to evaluate in
     score_range: tuple[float, float] | None = None  # D4RL's reference returns: (score 0, score 100)
 
+    def __repr__(self) -> str:
+        return f"<dataset {self.name}: {self.n_steps:,} steps, {self.n_episodes:,} episodes>"
+
     @cached_property
     def bounds(self) -> np.ndarray:
         """(E + 1,) row numbers: episode `e` is the rows `bounds[e]` to `bounds[e + 1]`.

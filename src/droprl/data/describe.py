@@ -5,8 +5,8 @@ Nothing is decided here; the sub-tasks are those that training would use by defa
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, get_args
+from dataclasses import dataclass
+from typing import get_args
 
 import numpy as np
 from rich import box
@@ -49,7 +49,7 @@ class Cut:
 
 @dataclass(frozen=True)
 class Description:
-    """Everything `drop data info` shows; `as_json` gives it to scripts."""
+    """Everything `drop data info` shows, plain enough for JSON."""
 
     name: str
     env: str | None
@@ -74,9 +74,6 @@ class Description:
     histogram_edges: tuple[float, ...]
     histogram_counts: tuple[int, ...]
     fingerprint: str
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def describe(dataset: Dataset, seed: int = 0) -> Description:

@@ -25,16 +25,21 @@ def make_env(env_id: str, **options: Any) -> gymnasium.Env[Any, Any]:
                 from droprl.data.maze import register_mazes
 
                 register_mazes()
-            elif env_id.startswith(ROBOTICS):
+            elif _is_robotics(env_id):
                 import gymnasium_robotics
 
                 gymnasium.register_envs(gymnasium_robotics)
             return gymnasium.make(env_id, **options)
         except ImportError as error:
-            raise DropError(f"{env_id}: needs {error.name}: pip install 'droprl[robotics]'") from error
+            remedy = "pip install 'droprl[robotics]'" if _is_robotics(env_id) else f"install {error.name}"
+            raise DropError(f"{env_id}: needs {error.name}, which is not installed: {remedy}") from error
         except gymnasium.error.Error as error:
             reason = " ".join(str(error).split())
             raise DropError(f"{env_id}: cannot be made ({reason}): give a Gymnasium id") from error
+
+
+def _is_robotics(env_id: str) -> bool:
+    return env_id.startswith((*ROBOTICS, "droprl/"))
 
 
 @contextmanager
@@ -42,7 +47,7 @@ def _quiet() -> Iterator[None]:
     """Deprecations of the tasks that the benchmark data was recorded in, announcements at import, MuJoCo's remarks on
     Gymnasium's own files: none is news to the user. MuJoCo would also log its remarks to a file in the working folder.
     """
-    gymnasium.logger.min_level = gymnasium.logger.ERROR
+    level, gymnasium.logger.min_level = gymnasium.logger.min_level, gymnasium.logger.ERROR
     heard = mujoco.get_mju_user_warning()
     mujoco.set_mju_user_warning(lambda text: None)
     sys.stderr.flush()
@@ -53,6 +58,7 @@ def _quiet() -> Iterator[None]:
             warnings.simplefilter("ignore")
             yield
     finally:
+        gymnasium.logger.min_level = level
         mujoco.set_mju_user_warning(heard)
         sys.stderr.flush()
         os.dup2(kept, 2)

@@ -29,6 +29,7 @@ class Task:
     name: str  # D4RL's name without version, e.g. "walker2d-medium-replay"
     env: str  # the Gymnasium id to evaluate in; ids under "droprl/" need `droprl.data.maze.register_mazes` first
     score_range: tuple[float, float]  # D4RL's reference returns: (score 0, score 100)
+    time_limit: int  # steps after which D4RL's clock runs out
     caveat: str | None = None  # why a score measured in `env` is not quite D4RL's, where that is so
 
 
@@ -45,6 +46,7 @@ class SubTaskPreset:
 class _Reference(TypedDict):
     env: str
     score_range: tuple[float, float]
+    time_limit: int
 
 
 class _Facts(TypedDict):
@@ -72,7 +74,7 @@ def find_task(name: str) -> Task | None:
     if is_minari and env in _MINARI_ENVS:
         env, caveat = _MINARI_ENVS[env], facts["caveats"]["minari"]
     low, high = reference["score_range"]
-    return Task(known, env, (low, high), caveat)
+    return Task(known, env, (low, high), reference["time_limit"], caveat)
 
 
 def sub_task_preset(name: str, n_episodes: int) -> SubTaskPreset:

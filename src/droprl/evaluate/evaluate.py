@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from droprl.adapt import RULES, InferenceRule
 from droprl.data.dataset import normalized_scores
+from droprl.data.tasks import find_task
 from droprl.errors import DropError
 from droprl.evaluate.statistics import bootstrap_interval, iqm
 from droprl.policy import LoadedPolicy, load_policy, policy_of_run
@@ -43,6 +45,7 @@ class Evaluation:
     algorithm: str
     rule: InferenceRule | None
     adaptation: dict[str, Any] | None
+    changed: dict[str, Any]  # the settings of inference that are not those the run was trained with
     dataset: str
     env: str
     protocol: str
@@ -51,11 +54,14 @@ class Evaluation:
     mean: float
     iqm: float
     interval: tuple[float, float]
+    caveat: str | None  # why scores in `env` are not quite D4RL's, where that is so
     milliseconds_per_action: float | None  # None where every episode ended with its first action, which compiles
 
     @property
-    def label(self) -> str:
-        return self.algorithm if self.rule is None else f"{self.algorithm} {self.rule}"
+    def particulars(self) -> list[str]:
+        """What else tells this evaluation from others of the same run and rule."""
+        found = [f"{name.replace('_', '-')}={value}" for name, value in sorted(self.changed.items())]
+        return ([] if self.protocol == "last" else [f"{self.protocol} protocol"]) + found
 
     @property
     def values(self) -> list[float]:
@@ -67,7 +73,7 @@ class Evaluation:
 
 
 def evaluate(
-    run: Run | str | Path,
+    run: Run | LoadedPolicy | str | Path,
     *,
     episodes: int = 10,
     protocol: Protocol = "last",
@@ -77,10 +83,10 @@ def evaluate(
     progress: bool = True,
     **adaptation: Any,
 ) -> Evaluation:
-    """Play a run (every seed) or a saved policy.
+    """Play a run (every seed) or a policy.
 
     `protocol="last"` takes the last checkpoint, `"paper"` the last six, with as many episodes each. Keywords such as
-    `rule="best-ada"` change how z is inferred. The result is also written to the run's `evaluations/`.
+    `rule="best-ada"` change how z is inferred. Of a run, the result is also written to its `evaluations/`.
     """
     if episodes < 1:
         raise DropError(f"episodes is {episodes}: play at least one")
@@ -88,36 +94,46 @@ def evaluate(
         raise DropError(f"n_envs is {n_envs}: play at least one episode at a time")
     if protocol not in get_args(Protocol):
         raise DropError(f"there is no protocol {protocol!r}: choose one of {', '.join(get_args(Protocol))}")
-    if isinstance(run, str | Path) and (Path(run) / "policy.json").exists():
-        if protocol == "paper":
-            raise DropError(f"{run}: is a saved policy, of one checkpoint: the paper's protocol needs the run")
-        policies, home = [load_policy(run, **adaptation)], None
-    else:
-        home = run if isinstance(run, Run) else Run(run)
-        policies = _policies(home, protocol, adaptation)
+    policies, home = _policies(run, protocol, adaptation)
     origin = policies[0].origin
     chosen = env if env is not None else origin.env
     if chosen is None:
         raise DropError(f"{origin.dataset}: no task is known for this data: give its Gymnasium id with --env")
     make = env_maker(chosen) if isinstance(chosen, str) else chosen
     env_name = chosen if isinstance(chosen, str) else getattr(chosen, "__name__", "custom")
-    evaluation = _summary(policies, _play(policies, make, episodes, seed, n_envs, progress), env_name, protocol)
+    trained = None if home is None else home.config.algorithm.adaptation
+    changed = {k: v for k, v in adaptation.items() if k != "rule" and v is not None and v != getattr(trained, k, None)}
+    changed |= {} if origin.env in (None, env_name) else {"env": env_name}
+    played = _play(policies, make, episodes, seed, n_envs, progress)
+    evaluation = _summary(policies, played, env_name, protocol, changed)
     if home is not None:
         _save(home, evaluation)
     return evaluation
 
 
-def _policies(run: Run, protocol: Protocol, adaptation: dict[str, Any]) -> list[LoadedPolicy]:
+def _policies(
+    played: Run | LoadedPolicy | str | Path, protocol: Protocol, adaptation: dict[str, Any]
+) -> tuple[list[LoadedPolicy], Run | None]:
+    """All that is to be played, and the run it belongs to, if any."""
+    if isinstance(played, LoadedPolicy) or (not isinstance(played, Run) and (Path(played) / "policy.json").exists()):
+        if protocol == "paper":
+            raise DropError(f"{played}: is a policy, of one checkpoint: the paper's protocol needs the run")
+        if not isinstance(played, LoadedPolicy):
+            return [load_policy(played, **adaptation)], None
+        if adaptation:
+            raise DropError(f"{', '.join(adaptation)}: say this to load_policy, which made the policy")
+        return [played], None
+    run = played if isinstance(played, Run) else Run(played)
     checkpoints = [c for c in run.checkpoints() if c.scheduled or protocol == "last"]
     if protocol == "paper" and len(checkpoints) < KEEP:
         raise DropError(
             f"{run.path}: has {len(checkpoints)} checkpoints and the paper's protocol takes the last {KEEP}: "
-            "train longer, or with a smaller --checkpoint-every"
+            "train in another --out, longer or with a smaller --checkpoint-every"
         )
     if not checkpoints:
         raise DropError(f"{run.path}: has no checkpoint yet: run the same `drop train` command to go on")
     chosen = checkpoints[-KEEP:] if protocol == "paper" else checkpoints[-1:]
-    return [policy_of_run(run, s, c, **adaptation) for s in run.config.seeds for c in chosen]
+    return [policy_of_run(run, s, c.step, **adaptation) for s in run.config.seeds for c in chosen], run
 
 
 def _play(
@@ -153,7 +169,11 @@ def _play(
 
 
 def _summary(
-    policies: list[LoadedPolicy], played: list[tuple[Episodes, float]], env: str, protocol: Protocol
+    policies: list[LoadedPolicy],
+    played: list[tuple[Episodes, float]],
+    env: str,
+    protocol: Protocol,
+    changed: dict[str, Any],
 ) -> Evaluation:
     policy = policies[0]
     results = [episodes for episodes, _ in played]
@@ -163,10 +183,12 @@ def _summary(
     values = np.concatenate([np.asarray(group) for group in groups.values()])
     adaptation = policy.algorithm.adaptation
     seconds = [s for _, s in played if np.isfinite(s)]
+    task = find_task(policy.origin.dataset)
     return Evaluation(
         algorithm=policy.algorithm.name,
         rule=None if adaptation is None else adaptation.rule,
         adaptation=None if adaptation is None else asdict(adaptation),
+        changed=changed,
         dataset=policy.origin.dataset,
         env=env,
         protocol=protocol,
@@ -175,20 +197,23 @@ def _summary(
         mean=float(np.mean(values)),
         iqm=float(iqm(values)),
         interval=bootstrap_interval(list(groups.values())),
+        caveat=task.caveat if task is not None and policy.origin.score_range is not None else None,
         milliseconds_per_action=1e3 * float(np.mean(seconds)) if seconds else None,
     )
 
 
 def _save(run: Run, evaluation: Evaluation) -> None:
-    name = f"{evaluation.rule or evaluation.algorithm}-{evaluation.protocol}.json"
-    write_json(run.evaluation_folder / name, evaluation.to_json())
+    settings = (f"{name}={value}" for name, value in sorted(evaluation.changed.items()))
+    name = " ".join((evaluation.rule or evaluation.algorithm, evaluation.protocol, *settings))
+    name = re.sub(r"[^-.=\w]+", "-", name)  # an env id has a slash
+    write_json(run.evaluation_folder / f"{name}.json", evaluation.to_json())
 
 
 def load_evaluations(run: Run) -> list[Evaluation]:
     """The evaluations that were written for a run, in the order of the rules."""
     paths = [p for p in sorted(run.evaluation_folder.glob("*.json")) if not p.name.startswith(TEMPORARY)]
     found = [_from_json(read_json(path), path) for path in paths]
-    return sorted(found, key=lambda e: (e.protocol, 0 if e.rule is None else RULES.index(e.rule)))
+    return sorted(found, key=lambda e: (e.protocol, len(e.changed), 0 if e.rule is None else RULES.index(e.rule)))
 
 
 def _from_json(content: Any, where: Path) -> Evaluation:

@@ -19,16 +19,17 @@ def iqm(values: np.ndarray) -> np.ndarray:
 def bootstrap_interval(
     groups: Sequence[Sequence[float]], statistic: Statistic = iqm, level: float = 0.95, seed: int = 0
 ) -> tuple[float, float]:
-    """Percentile interval for a statistic of all values, resampled in two stages: training seeds, then their episodes.
+    """Percentile interval for a statistic of all values; a group holds one training seed's episodes.
 
-    Episodes of one seed share its weights, so that drawing episodes alone would claim more than was measured. With one
-    seed only the episodes are drawn: the interval then says nothing of other seeds.
+    Seeds are resampled, and so are episodes, the same for every seed: a seed's episodes share its weights, and the
+    k-th episode of every seed shares its start. Drawing each value by itself would claim more than was measured. With
+    one seed only the episodes are drawn: the interval then says nothing of other seeds.
     """
     shortest = min(len(group) for group in groups)
     table = np.stack([np.asarray(group, dtype=np.float64)[:shortest] for group in groups])
     rng = np.random.default_rng(seed)
     drawn_groups = rng.integers(0, len(table), (REPLICATES, len(table), 1))
-    drawn_values = rng.integers(0, shortest, (REPLICATES, len(table), shortest))
+    drawn_values = rng.integers(0, shortest, (REPLICATES, 1, shortest))
     replicates = statistic(table[drawn_groups, drawn_values].reshape(REPLICATES, -1))
     low, high = np.quantile(replicates, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)

@@ -12,6 +12,7 @@ from droprl.adapt import RULES, AdaptivePolicy, InferenceRule, Inferred
 from droprl.adapt.policy import Carry
 from droprl.algorithms import Algorithm
 from droprl.data.maze import CELL_OFFSET, MAZES, env_id
+from droprl.errors import DropError
 from droprl.evaluate import EVALUATION_SEED, Evaluation, load_evaluations
 from droprl.networks import score_of_behavior
 from droprl.policy import LoadedPolicy, policy_of_run
@@ -33,24 +34,35 @@ DIAGNOSTIC_CURVES = {
 }
 
 
-def build_report(runs: Sequence[Run], command: str, notes: Sequence[str] = (), walk: bool = True) -> Report:
-    """Everything that these runs of one dataset have to show; `walk` also plays one episode a rule."""
+def build_report(runs: Sequence[Run], command: str, notes: Sequence[str] = ()) -> Report:
+    """Everything that these runs of one dataset have to show; of an adapting one, also an episode under each rule.
+
+    Where the task cannot be played here, the page says so and has the rest.
+    """
     evaluations = [e for run in runs for e in load_evaluations(run)]
     adaptive = next((run for run in runs if run.config.algorithm.adaptation is not None), None)
     data = runs[0].config.data
+    walks: list[EmbeddingWalk] = []
+    predicted: list[float] | None = None
+    said = [*notes, *dict.fromkeys(f"{e.dataset}: {e.caveat}." for e in evaluations if e.caveat)]
+    if adaptive is not None and data.env is not None:
+        try:
+            walks, predicted = _walks(adaptive), _scores_at_start(policy_of_run(adaptive))
+        except DropError as error:
+            said.append(f"No episode could be played for this page: {error}.")
     return Report(
-        title=f"{data.name}",
+        title=data.name,
         subtitle=f"{', '.join(run.config.algorithm.name for run in runs)} on {data.n_episodes:,} trajectories",
         command=command,
         score_unit=evaluations[0].unit if evaluations else "return",
         table=[_row(e) for e in evaluations],
         curves=[c for name, (title, unit) in CURVES.items() if (c := _chart(runs, name, title, unit)).series],
-        sub_tasks=None if adaptive is None else _sub_tasks(adaptive),
+        sub_tasks=None if adaptive is None else _sub_tasks(adaptive, predicted),
         diagnostics=[] if adaptive is None else _diagnostics(adaptive),
         diagnostic_charts=_diagnostic_charts(runs),
-        walks=_walks(adaptive) if adaptive is not None and walk and data.env is not None else [],
+        walks=walks,
         facts=_facts(runs),
-        notes=list(notes),
+        notes=said,
         interval_of="iqm",
     )
 
@@ -58,7 +70,7 @@ def build_report(runs: Sequence[Run], command: str, notes: Sequence[str] = (), w
 def _row(evaluation: Evaluation) -> ScoreRow:
     return ScoreRow(
         method=evaluation.algorithm,
-        rule=evaluation.rule,
+        rule=" ".join(filter(None, (evaluation.rule, *evaluation.particulars))) or None,
         mean=evaluation.mean,
         iqm=evaluation.iqm,
         low=evaluation.interval[0],
@@ -109,11 +121,17 @@ def _diagnostic_charts(runs: Sequence[Run]) -> list[Chart]:
 # --- sub-tasks and diagnostics ---
 
 
-def _sub_tasks(run: Run) -> SubTaskReturns:
+def _sub_tasks(run: Run, predicted: list[float] | None) -> SubTaskReturns:
+    """By descending mean return, which is the order of Rank but not of the other decompositions."""
     summary = run.sub_tasks()
-    policy = policy_of_run(run)
-    predicted = _scores_at_start(policy) if run.config.data.env is not None else None
-    return SubTaskReturns(summary.mean, summary.low, summary.high, predicted)
+    order = np.argsort(-np.asarray(summary.mean), kind="stable")
+
+    def ordered(values: list[float]) -> list[float]:
+        return [values[n] for n in order]
+
+    return SubTaskReturns(
+        ordered(summary.mean), ordered(summary.low), ordered(summary.high), predicted and ordered(predicted)
+    )
 
 
 def _scores_at_start(policy: LoadedPolicy, n_starts: int = 8) -> list[float]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from droprl.algorithms import ALGORITHMS, Algorithm
 from droprl.algorithms.protocol import State
-from droprl.data.dataset import Dataset
+from droprl.data import Dataset, load_dataset
 from droprl.data.transitions import Prepared
 from droprl.errors import DropError
 from droprl.train.checkpoints import save_checkpoint
@@ -33,7 +33,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 def fit(
-    dataset: Dataset,
+    dataset: Dataset | str | Path,
     algorithm: Algorithm | str = "drop",
     *,
     out: str | Path | None = None,
@@ -44,11 +44,14 @@ def fit(
     source: str | None = None,
     progress: bool = True,
 ) -> Run:
-    """Train, or go on with the run in `out` if it is this one and unfinished.
+    """Train on a dataset (or the source of one), or go on with the run in `out` if it is this one and unfinished.
 
     `seeds` is how many (0, 1, …) or which. Checkpoints fall on multiples of `checkpoint_every` (by default a twentieth
     of the steps) and on the last step; the last six are kept.
     """
+    if isinstance(dataset, str | Path):
+        source = source or str(dataset)
+        dataset = load_dataset(dataset)
     if not 1 <= steps < 2**31:
         raise DropError(f"steps is {steps}: train for at least one update and fewer than 2³¹")
     for name, every in (("checkpoint_every", checkpoint_every), ("log_every", log_every)):
@@ -81,6 +84,8 @@ def _prepared(dataset: Dataset, algorithm: Algorithm | str) -> tuple[Algorithm, 
     if isinstance(algorithm, str) and algorithm not in ALGORITHMS:
         raise DropError(f"there is no algorithm {algorithm!r}: choose one of {', '.join(ALGORITHMS)}")
     chosen = ALGORITHMS[algorithm]() if isinstance(algorithm, str) else algorithm
+    if isinstance(chosen, type):
+        raise DropError(f"{chosen.__name__} is a class: give settings, such as {chosen.__name__}()")
     algorithm_from_dict(algorithm_to_dict(chosen), chosen.name, remedy="change this setting")
     if chosen.batch_size < 1:
         raise DropError(f"{chosen.name}: batch_size is {chosen.batch_size}: give at least 1")
@@ -90,7 +95,7 @@ def _prepared(dataset: Dataset, algorithm: Algorithm | str) -> tuple[Algorithm, 
         # Shapes alone, nothing is computed: sizes that fit no network show here.
         jax.eval_shape(lambda: resolved.diagnose(resolved.init(jax.random.key(0), prepared.spec), prepared.probe))
     except (ValueError, TypeError, ZeroDivisionError) as error:
-        raise DropError(f"{chosen.name}: {' '.join(str(error).split())}: change its settings") from error
+        raise DropError(f"algorithm {chosen.name}: {' '.join(str(error).split())}: change its settings") from error
     if not all(np.isfinite(part).all() for part in prepared.scaling):
         raise DropError(f"{dataset.name}: holds NaN or infinity: build it with from_arrays, which says where")
     return resolved, prepared

@@ -63,7 +63,8 @@ class TrainProgress:
             self.say(f"{self._label}: {step:,}/{self._total:,}, {rate}, {shown}")
 
     def warn(self, text: str) -> None:
-        self.console.print(f"[yellow]warning:[/yellow] {text}", highlight=False, soft_wrap=True)
+        """Said even where progress is not shown: DROP fails silently enough."""
+        Console(file=sys.stderr).print(f"[yellow]warning:[/yellow] {text}", highlight=False, soft_wrap=True)
 
     def say(self, text: str) -> None:
         self.console.print(text, highlight=False, soft_wrap=True)

@@ -17,7 +17,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from droprl.adapt import Policy
 from droprl.data.scaling import Scaling
 from droprl.data.transitions import Prepared, Spec
 from droprl.errors import DropError
@@ -52,6 +51,9 @@ class Run:
         if not isinstance(content, dict) or content.get("format") != FORMAT:
             raise DropError(f"{where}: is not of format {FORMAT}: it was written by another version of droprl")
         self.config: RunConfig = run_config_from_dict(content.get("run"), str(where))
+
+    def __repr__(self) -> str:
+        return f"<run {self.path}: {self.config.algorithm.name} on {self.config.data.name}>"
 
     @property
     def checkpoint_folder(self) -> Path:
@@ -100,21 +102,27 @@ class Run:
         """The log, one entry a line; a line that was torn by a kill ends it."""
         return list(_whole_lines(self.path / "metrics.jsonl"))
 
+    def checkpoint(self, step: int | None = None) -> Checkpoint:
+        """The checkpoint at this update; None is the last one."""
+        checkpoints = self.checkpoints()
+        if not checkpoints:
+            raise DropError(f"{self.path}: has no checkpoint yet: run the same `drop train` command to go on")
+        if step is None:
+            return checkpoints[-1]
+        for checkpoint in checkpoints:
+            if checkpoint.step == step:
+                return checkpoint
+        raise DropError(f"{self.path}: has no checkpoint at {step}: it has {[c.step for c in checkpoints]}")
+
     def state(self, seed: int, checkpoint: Checkpoint | None = None) -> Any:
         """The training state of one seed."""
         if seed not in self.config.seeds:
             raise DropError(f"{self.path}: has no seed {seed}: it trained seeds {list(self.config.seeds)}")
-        checkpoints = self.checkpoints()
-        if not checkpoints:
-            raise DropError(f"{self.path}: has no checkpoint yet: run the same `drop train` command to go on")
         algorithm, spec = self.config.algorithm, self.spec()
         seeds = np.asarray(self.config.seeds, np.uint32)
         skeleton = jax.eval_shape(jax.vmap(lambda s: init_seed(algorithm, spec, s)), seeds)
-        states = (checkpoint or checkpoints[-1]).load(skeleton)
+        states = (checkpoint or self.checkpoint()).load(skeleton)
         return jax.tree.map(lambda leaf: leaf[self.config.seeds.index(seed)], states)
-
-    def policy(self, seed: int, checkpoint: Checkpoint | None = None) -> Policy:
-        return self.config.algorithm.policy(self.state(seed, checkpoint))
 
 
 def open_run(path: Path, config: RunConfig, prepared: Prepared, returns: np.ndarray) -> Run:

@@ -1,0 +1,44 @@
+"""Settings that make no sense are refused where they are made, by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from droprl import BC, DROP, FBC, Adaptation, DropError
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value"),
+    [
+        (DROP, "td_steps", 0),
+        (DROP, "n_sub_tasks", 0),
+        (DROP, "trajectories_per_sub_task", -1),
+        (DROP, "discount", 1.5),
+        (DROP, "discount", 0.0),
+        (DROP, "learning_rate", -1.0),
+        (DROP, "target_rate", 0.0),
+        (DROP, "multiplier_max", -1.0),
+        (DROP, "depths", (2, 0, 1, 1, 1)),
+        (BC, "width", 0),
+        (BC, "batch_size", 0),
+        (FBC, "learning_rate", float("nan")),
+        (FBC, "top_fraction", 0.0),
+        (FBC, "top_fraction", 1.1),
+        (Adaptation, "step_size", -0.1),
+        (Adaptation, "trust_radius", 0.0),
+        (Adaptation, "starts", 0),
+        (Adaptation, "reinference_interval", 0),
+    ],
+)
+def test_a_senseless_setting_is_refused_by_name(kind: Any, name: str, value: Any) -> None:
+    with pytest.raises(DropError, match=f"^{name} (is|are) ") as caught:
+        kind(**{name: value})
+    assert isinstance(caught.value, ValueError)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_left_open_is_allowed() -> None:
+    assert DROP(discount=None, n_sub_tasks=None).adaptation.starts is None
+    assert DROP(discount=1.0, target_rate=1.0).discount == 1.0
