@@ -12,7 +12,7 @@ from droprl.version import __version__
 
 HELP = f"""drop {__version__}: offline reinforcement learning that keeps optimising at test time
 
-  drop demo                 make a maze, train BC, F-BC and DROP on it, compare them, write a report: five minutes
+  drop demo                 make a maze, train BC, F-BC and DROP on it, compare them, write a report: some minutes
   drop data info SOURCE     what is in a dataset, and how each rule would cut it into sub-tasks
   drop data make MAZE       make maze2d-umaze, maze2d-medium or maze2d-large, with no download
   drop train SOURCE         train an algorithm; the same command resumes
