@@ -24,7 +24,7 @@ WAY = (
     "train",
     "policy",
     "rollout",
-    "evaluate",
+    "evaluation",
     "report",
     "cli",
 )
@@ -122,3 +122,13 @@ def test_everything_the_package_promises_is_there() -> None:
         assert getattr(droprl, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'unheard_of'"):
         _ = droprl.unheard_of
+
+
+def test_the_public_names_are_themselves_whatever_was_imported_before() -> None:
+    """A sub-package of the same name as a function would take its place once it is imported."""
+    code = (
+        "import droprl.cli.demo, droprl; "
+        "print(all(callable(getattr(droprl, n)) or n == '__version__' for n in droprl.__all__))"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == "True"

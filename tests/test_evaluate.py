@@ -15,7 +15,7 @@ import pytest
 from training import learnable_dataset, refusal, tiny
 
 from droprl import evaluate, load_policy
-from droprl.evaluate import load_evaluations
+from droprl.evaluation import load_evaluations
 from droprl.train import Run, fit
 
 

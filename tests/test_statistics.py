@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from droprl.evaluate.statistics import bootstrap_interval, iqm
+from droprl.evaluation.statistics import bootstrap_interval, iqm
 
 
 @pytest.mark.parametrize("size", [*range(1, 14), 40, 99, 100, 101])

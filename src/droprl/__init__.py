@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from droprl.adapt import Adaptation
     from droprl.algorithms import BC, DROP, FBC
     from droprl.data import Dataset, from_arrays, load_dataset
-    from droprl.evaluate import Evaluation, evaluate
+    from droprl.evaluation import Evaluation, evaluate
     from droprl.policy import load_policy
     from droprl.train import Run, fit
 
@@ -44,8 +44,8 @@ _HOME = {
     "Dataset": "data",
     "from_arrays": "data",
     "load_dataset": "data",
-    "Evaluation": "evaluate",
-    "evaluate": "evaluate",
+    "Evaluation": "evaluation",
+    "evaluate": "evaluation",
     "load_policy": "policy",
     "Run": "train",
     "fit": "train",

@@ -14,8 +14,8 @@ from droprl.cli.data import make_maze
 from droprl.cli.evaluate import print_scores
 from droprl.cli.options import parse, use_compilation_cache
 from droprl.data import Dataset, load_dataset, save_d4rl
-from droprl.evaluate import Evaluation
-from droprl.evaluate import evaluate as evaluate_run
+from droprl.evaluation import Evaluation
+from droprl.evaluation import evaluate as evaluate_run
 from droprl.report import write_report
 from droprl.report.build import build_report
 from droprl.train import fit

@@ -15,8 +15,8 @@ from rich.table import Table
 from droprl.adapt import InferenceRule
 from droprl.cli.options import Folder, parse, print_json, use_compilation_cache
 from droprl.errors import DropError
-from droprl.evaluate import Evaluation
-from droprl.evaluate import evaluate as evaluate_run
+from droprl.evaluation import Evaluation
+from droprl.evaluation import evaluate as evaluate_run
 from droprl.policy import load_policy
 from droprl.report import write_report
 from droprl.report.build import build_report

@@ -13,7 +13,7 @@ from droprl.adapt.policy import Carry
 from droprl.algorithms import Algorithm
 from droprl.data.maze import CELL_OFFSET, MAZES, env_id
 from droprl.errors import DropError
-from droprl.evaluate import EVALUATION_SEED, Evaluation, load_evaluations
+from droprl.evaluation import EVALUATION_SEED, Evaluation, load_evaluations
 from droprl.networks import score_of_behavior
 from droprl.policy import LoadedPolicy, policy_of_run
 from droprl.report.contents import Chart, Diagnostic, EmbeddingWalk, Report, ScoreRow, Series, SubTaskReturns

@@ -16,7 +16,7 @@ from droprl.adapt import RULES, InferenceRule
 from droprl.data.dataset import normalized_scores
 from droprl.data.tasks import find_task
 from droprl.errors import DropError
-from droprl.evaluate.statistics import bootstrap_interval, iqm
+from droprl.evaluation.statistics import bootstrap_interval, iqm
 from droprl.policy import LoadedPolicy, load_policy, policy_of_run
 from droprl.rollout import EnvMaker, env_maker, rollout
 from droprl.train.checkpoints import KEEP

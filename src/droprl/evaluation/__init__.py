@@ -1,5 +1,5 @@
 """From rollouts to scores, intervals and tables."""
 
-from droprl.evaluate.evaluate import EVALUATION_SEED, Evaluation, evaluate, load_evaluations
+from droprl.evaluation.evaluation import EVALUATION_SEED, Evaluation, evaluate, load_evaluations
 
 __all__ = ["EVALUATION_SEED", "Evaluation", "evaluate", "load_evaluations"]
