@@ -132,3 +132,13 @@ def test_the_public_names_are_themselves_whatever_was_imported_before() -> None:
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout.strip() == "True"
+
+
+def test_xla_is_told_to_repeat_itself_before_it_starts() -> None:
+    """Importing a command must not start a backend: flags that are set afterwards would be ignored."""
+    code = (
+        "import droprl.cli.train, droprl.cli.demo; from jax._src import xla_bridge; "
+        "print(xla_bridge.backends_are_initialized())"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == "False"

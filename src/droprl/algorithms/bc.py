@@ -24,8 +24,6 @@ from droprl.data.transitions import Batch, Prepared, Probe, Spec, prepare
 from droprl.errors import require
 from droprl.networks import BehaviorPolicy, PolicyHead
 
-NO_EMBEDDING = jnp.zeros(0)
-
 
 class BCState(NamedTuple):
     behavior_policy: BehaviorPolicy
@@ -84,7 +82,7 @@ class BC:
         return BCState(optax.apply_updates(state.behavior_policy, step), optimizer), {"clone_loss": loss}
 
     def policy(self, state: BCState) -> FixedPolicy:
-        return FixedPolicy(state.behavior_policy, NO_EMBEDDING, self.sample_actions)
+        return FixedPolicy(state.behavior_policy, jnp.zeros(0), self.sample_actions)
 
     def diagnose(self, state: BCState, probe: Probe) -> Metrics:
         return {"probe_clone_loss": self._loss(state.behavior_policy, probe.batch)}
@@ -94,7 +92,8 @@ class BC:
 
     def _loss(self, policy: BehaviorPolicy, batch: Batch) -> Array:
         """Equation 4 with one sub-task."""
-        return jnp.mean(jax.vmap(policy.clone_loss, (0, 0, None))(batch.observation, batch.action, NO_EMBEDDING))
+        no_embedding = jnp.zeros(0)
+        return jnp.mean(jax.vmap(policy.clone_loss, (0, 0, None))(batch.observation, batch.action, no_embedding))
 
     def _optimizer(self) -> optax.GradientTransformation:
         return optax.adam(self.learning_rate)

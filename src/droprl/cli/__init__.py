@@ -33,6 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             stream.reconfigure(errors="replace")  # where there is no "…", a "?" is better than a crash
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
+    _repeat_to_the_bit()
     try:
         _run(words)
         sys.stdout.flush()
@@ -47,6 +48,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt as stop:  # training says in it how to go on
         print(f"drop: {stop if stop.args else 'stopped'}", file=sys.stderr)
         raise SystemExit(130) from None
+
+
+def _repeat_to_the_bit() -> None:
+    """Ask XLA, before it starts, for GPU programs that give the same bits every time: resumed runs must match."""
+    flags = os.environ.get("XLA_FLAGS", "")
+    if "xla_gpu_deterministic_ops" not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} --xla_gpu_deterministic_ops=true".strip()
 
 
 def _run(words: list[str]) -> None:

@@ -48,6 +48,9 @@ def fit(
 
     `seeds` is how many (0, 1, …) or which. Checkpoints fall on multiples of `checkpoint_every` (by default a twentieth
     of the steps) and on the last step; the last six are kept.
+
+    A resumed run has the same bytes as one that never stopped. On a GPU this needs XLA_FLAGS to hold
+    --xla_gpu_deterministic_ops=true before JAX starts, which the command line sees to.
     """
     if isinstance(dataset, str | Path):
         source = source or str(dataset)
