@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -11,6 +11,22 @@ from droprl.data import Dataset
 
 Ending = Literal["terminal", "timeout", "cut"]
 Layout = Sequence[tuple[int, Ending]]  # for each episode its length and how it ends; only the last may be cut short
+
+
+def small_arrays(n_steps: int = 12, episode: int = 4) -> dict[str, Any]:
+    """Three episodes of four steps: the first ends the task, the second times out, the third is cut short."""
+    rng = np.random.default_rng(0)
+    terminals, timeouts = np.zeros(n_steps, bool), np.zeros(n_steps, bool)
+    terminals[episode - 1] = True
+    timeouts[2 * episode - 1] = True
+    return {
+        "observations": rng.normal(size=(n_steps, 3)).astype(np.float32),
+        "actions": rng.uniform(-1, 1, size=(n_steps, 2)).astype(np.float32),
+        "rewards": rng.normal(size=n_steps).astype(np.float32),
+        "terminals": terminals,
+        "timeouts": timeouts,
+        "next_observations": rng.normal(size=(n_steps, 3)).astype(np.float32),
+    }
 
 
 def make_dataset(

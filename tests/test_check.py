@@ -6,27 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from builders import small_arrays
 from hypothesis import given
 from hypothesis import strategies as st
 
 from droprl.data import Dataset, from_arrays
 from droprl.errors import DropError
-
-
-def small_arrays(n_steps: int = 12, episode: int = 4) -> dict[str, Any]:
-    """Three episodes of four steps: the first ends the task, the second times out, the third is cut short."""
-    rng = np.random.default_rng(0)
-    terminals, timeouts = np.zeros(n_steps, bool), np.zeros(n_steps, bool)
-    terminals[episode - 1] = True
-    timeouts[2 * episode - 1] = True
-    return {
-        "observations": rng.normal(size=(n_steps, 3)).astype(np.float32),
-        "actions": rng.uniform(-1, 1, size=(n_steps, 2)).astype(np.float32),
-        "rewards": rng.normal(size=n_steps).astype(np.float32),
-        "terminals": terminals,
-        "timeouts": timeouts,
-        "next_observations": rng.normal(size=(n_steps, 3)).astype(np.float32),
-    }
 
 
 def build(**changes: Any) -> Dataset:

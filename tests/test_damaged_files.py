@@ -19,6 +19,7 @@ import h5py
 import minari
 import numpy as np
 import pytest
+from builders import small_arrays
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from minari.data_collector import EpisodeBuffer
@@ -31,21 +32,6 @@ Arrays = dict[str, Any]
 # libhdf5 is C, and a stranger's bytes may yet bring it down: the same examples every time keep that out of a release.
 fixed = settings(max_examples=150, deadline=None, derandomize=True)
 quick = settings(max_examples=40, deadline=None)
-
-
-def small_arrays() -> Arrays:
-    """Three episodes of four steps: the first ends the task, the second times out, the third is cut short."""
-    rng = np.random.default_rng(0)
-    terminals, timeouts = np.zeros((2, N_STEPS), bool)
-    terminals[3] = timeouts[7] = True
-    return {
-        "observations": rng.normal(size=(N_STEPS, 3)).astype(np.float32),
-        "actions": rng.uniform(-1, 1, size=(N_STEPS, 2)).astype(np.float32),
-        "rewards": rng.normal(size=N_STEPS).astype(np.float32),
-        "terminals": terminals,
-        "timeouts": timeouts,
-        "next_observations": rng.normal(size=(N_STEPS, 3)).astype(np.float32),
-    }
 
 
 def ogbench_arrays() -> Arrays:

@@ -21,7 +21,7 @@ from droprl.policy import LoadedPolicy, load_policy, policy_of_run
 from droprl.rollout import EnvMaker, env_maker, rollout
 from droprl.train.checkpoints import KEEP
 from droprl.train.run import Run
-from droprl.train.storage import TEMPORARY, read_json, write_json
+from droprl.train.storage import TEMPORARY, read_json, remove_partial, write_json
 
 Protocol = Literal["last", "paper"]
 EVALUATION_SEED = 10_000  # the environments' seeds begin here, the same for every method
@@ -104,6 +104,8 @@ def evaluate(
     trained = None if home is None else home.config.algorithm.adaptation
     changed = {k: v for k, v in adaptation.items() if k != "rule" and v is not None and v != getattr(trained, k, None)}
     changed |= {} if origin.env in (None, env_name) else {"env": env_name}
+    if home is not None:
+        remove_partial(home.evaluation_folder)  # also makes it: better to fail now than with nowhere to put the results
     played = _play(policies, make, episodes, seed, n_envs, progress)
     evaluation = _summary(policies, played, env_name, protocol, changed)
     if home is not None:
