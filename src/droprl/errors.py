@@ -19,7 +19,6 @@ _RANGES: dict[str, Callable[[Any], bool]] = {
     "at least 1": lambda value: value >= 1,
     "above 0": lambda value: value > 0,
     "above 0 and at most 1": lambda value: 0 < value <= 1,
-    "at least 0 and below 1": lambda value: 0 <= value < 1,
 }
 
 

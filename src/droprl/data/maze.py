@@ -8,7 +8,7 @@ goal by chance; those made here set out for the goal sooner or later, so that wh
 
 D4RL's score 100 is no expert's: the script that measured it planned its controller's way in the first of its hundred
 episodes only, and in the others pushed straight at the goal, walls or no walls. `EXPERT` below, which always plans,
-scores about 158 in the small maze, 173 in the medium one and 227 in the large one.
+scores well above it in all three.
 """
 
 from __future__ import annotations
