@@ -151,7 +151,7 @@ def diagnosed() -> tuple[DropState, dict[str, float]]:
 
 def scores(state: DropState, observations: Any, table: Any) -> np.ndarray:
     """f(s, β(s, z_n), z_n) for each state and sub-task, one at a time."""
-    beta, f = state.networks.behavior_policy, state.networks.score_model
+    beta, f = state.averaged.behavior_policy, state.averaged.score_model
 
     def one(s: Any, z: Any) -> jax.Array:
         return f(s, beta.mode(beta.encode(s), z), z)
@@ -161,7 +161,7 @@ def scores(state: DropState, observations: Any, table: Any) -> np.ndarray:
 
 def test_the_diagnosis_of_f_and_the_sub_tasks() -> None:
     state, found = diagnosed()
-    probe, table = prepared().probe, jax.jit(lambda: state.networks.embedding.table())()
+    probe, table = prepared().probe, jax.jit(lambda: state.averaged.embedding.table())()
     at_start = scores(state, probe.starts, table).mean(axis=0)
     expected = stats.spearmanr(at_start, prepared().sub_task_returns).statistic
     assert found["score_rank_correlation"] == pytest.approx(expected)
@@ -174,8 +174,8 @@ def test_the_diagnosis_of_f_and_the_sub_tasks() -> None:
 def test_the_diagnosis_of_calibration() -> None:
     """R² and bias of f(s, a, z_n) against what followed in the data, its own score standing in behind a timeout."""
     state, found = diagnosed()
-    batch, f, beta = prepared().probe.batch, state.networks.score_model, state.networks.behavior_policy
-    table = jax.jit(lambda: state.networks.embedding.table())()
+    batch, f, beta = prepared().probe.batch, state.averaged.score_model, state.averaged.behavior_policy
+    table = jax.jit(lambda: state.averaged.embedding.table())()
 
     def one(step: Any) -> tuple[jax.Array, jax.Array]:
         z = table[step.sub_task]
@@ -196,8 +196,8 @@ def test_the_diagnosis_of_calibration() -> None:
 
 def test_the_diagnosis_of_z_compares_with_other_sub_tasks_embeddings() -> None:
     state, found = diagnosed()
-    batch, beta = prepared().probe.batch, state.networks.behavior_policy
-    table = jax.jit(lambda: state.networks.embedding.table())()
+    batch, beta = prepared().probe.batch, state.averaged.behavior_policy
+    table = jax.jit(lambda: state.averaged.embedding.table())()
     clone = jax.jit(jax.vmap(beta.clone_loss))
     right = np.mean(clone(batch.observation, batch.action, table[batch.sub_task]))
     assert found["probe_clone_loss"] == pytest.approx(float(right), rel=1e-5)

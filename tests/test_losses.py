@@ -20,7 +20,7 @@ from scipy import stats
 from droprl.algorithms.bc import BC
 from droprl.algorithms.drop import DROP, DropState, Networks
 from droprl.data.transitions import Batch, Spec
-from droprl.networks import MLP, BehaviorPolicy, ScoreModel, TaskEmbedding
+from droprl.networks import MLP, AnyScoreModel, BehaviorPolicy, ScoreModel, TaskEmbedding
 
 T = TypeVar("T")
 SPEC = Spec(observation_size=3, action_size=2, n_sub_tasks=4)
@@ -94,13 +94,18 @@ def embeddings(phi: TaskEmbedding) -> np.ndarray:
 
 
 def action_distribution(beta: BehaviorPolicy, s: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    out = mlp(beta.action_decoder, np.concatenate([z, mlp(beta.state_encoder, s)]))
+    encoded = mlp(beta.state_encoder, s)
+    if beta.modulation is not None:
+        scale, shift = np.split(np.asarray(beta.modulation.weight) @ z + np.asarray(beta.modulation.bias), 2)
+        encoded = encoded * (1 + scale) + shift
+    out = mlp(beta.action_decoder, np.concatenate([z, encoded]))
     if beta.head == "deterministic":
         return np.tanh(out), np.ones_like(out)
     return np.tanh(out[: len(out) // 2]), np.exp(np.clip(out[len(out) // 2 :], -5, 2))
 
 
-def score(f: ScoreModel, s: np.ndarray, a: np.ndarray, z: np.ndarray) -> float:
+def score(f: AnyScoreModel, s: np.ndarray, a: np.ndarray, z: np.ndarray) -> float:
+    assert isinstance(f, ScoreModel)
     encoded = mlp(f.state_action_encoder, np.concatenate([s, a]))
     return float(mlp(f.score_decoder, np.concatenate([z, encoded]))[0])
 
@@ -113,7 +118,9 @@ class Losses:
     score_mean: float
 
 
-def reference(drop: DROP, moving: Networks, fixed: Networks, target: ScoreModel, batch: Batch, unseen: Any) -> Losses:
+def reference(
+    drop: DROP, moving: Networks, fixed: Networks, target: AnyScoreModel, batch: Batch, unseen: Any
+) -> Losses:
     f, fixed_beta = moving.score_model, fixed.behavior_policy
     moving_table, fixed_table = embeddings(moving.embedding), embeddings(fixed.embedding)
     clone, errors, scores, gaps = [], [], [], []
@@ -147,21 +154,21 @@ class Found(NamedTuple):
     values: jax.Array
     score_mean: jax.Array
     gradients: Networks
-    target_gradient: ScoreModel
+    target_gradient: AnyScoreModel
     unseen: jax.Array
 
 
 @cache
 def compiled(drop: DROP) -> Any:
-    def everything(networks: Networks, target: ScoreModel, multiplier: jax.Array, batch: Batch) -> Found:
-        def objectives(networks: Networks, target: ScoreModel) -> tuple[jax.Array, jax.Array]:
+    def everything(networks: Networks, target: AnyScoreModel, multiplier: jax.Array, batch: Batch) -> Found:
+        def objectives(networks: Networks, target: AnyScoreModel) -> tuple[jax.Array, jax.Array]:
             total, metrics = drop.loss(networks, target, multiplier, batch, KEY)
             values = jnp.stack([metrics["clone_loss"], metrics["td_loss"], metrics["gap"], total])
             return values, metrics["score_mean"]
 
         values, score_mean = objectives(networks, target)
         gradients, target_gradients = jax.jacrev(objectives, (0, 1), has_aux=True)(networks, target)[0]
-        unseen = drop._unseen_embeddings(networks.embedding.table(), KEY, 5)
+        unseen = drop._unseen_embeddings(networks.embedding.table(), jax.random.split(KEY, 3)[2], 5)
         return Found(values, score_mean, gradients, target_gradients, unseen)
 
     return jax.jit(everything)
@@ -170,7 +177,7 @@ def compiled(drop: DROP) -> Any:
 def library(drop: DROP, batch: Batch | None = None, multiplier: float = 0.7, networks: Networks | None = None) -> Found:
     state = make_state(drop)
     found: Found = compiled(drop)(
-        networks or state.networks, state.target_score_model, jnp.asarray(multiplier), batch or make_batch()
+        networks or state.networks, state.averaged.score_model, jnp.asarray(multiplier), batch or make_batch()
     )
     return found
 
@@ -182,7 +189,7 @@ def gradient_of(found: Found, objective: str) -> Networks:
 
 def test_every_loss_is_that_of_the_paper(drop: DROP) -> None:
     state, found = make_state(drop), library(drop)
-    expected = reference(drop, state.networks, state.networks, state.target_score_model, make_batch(), found.unseen)
+    expected = reference(drop, state.networks, state.networks, state.averaged.score_model, make_batch(), found.unseen)
     total = expected.clone + expected.td + 0.7 * (expected.gap - drop.threshold)
     np.testing.assert_allclose(found.values, [expected.clone, expected.td, expected.gap, total], rtol=1e-6)
     assert float(found.score_mean) == pytest.approx(expected.score_mean, rel=1e-6)
@@ -208,7 +215,7 @@ def inner(a: Networks, b: Networks) -> float:
 def test_gradients_are_finite_differences(drop: DROP) -> None:
     """Of cloning, TD, gap and their sum, along random directions of all weights and of φ, β and f alone."""
     state, found = make_state(drop), library(drop)
-    networks, target, batch = state.networks, state.target_score_model, make_batch()
+    networks, target, batch = state.networks, state.averaged.score_model, make_batch()
     h = 1e-6
     for seed, part in enumerate((None, None, *PARTS)):
         direction = random_direction(networks, seed, part)

@@ -140,9 +140,9 @@ def test_states_keep_their_types_so_that_nothing_is_compiled_twice(name: str) ->
     assert kinds(before) == kinds(after) == kinds(loop(name, (0, 1, 5)).shapes())
 
 
-def test_training_begins_with_a_target_equal_to_the_score_model() -> None:
+def test_training_begins_with_averages_equal_to_the_networks() -> None:
     states = loop("drop", (0, 1, 5)).init()
-    assert same(jax.tree.leaves(states.target_score_model), jax.tree.leaves(states.networks.score_model))
+    assert same(jax.tree.leaves(states.averaged), jax.tree.leaves(states.networks))
     assert np.all(np.asarray(states.multiplier) == 0)
 
 

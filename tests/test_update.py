@@ -80,7 +80,7 @@ def test_two_steps_of_adam_by_hand() -> None:
     m, v = [np.zeros_like(x) for x in theta], [np.zeros_like(x) for x in theta]
     for t, key in enumerate(KEYS, start=1):
         batch = make_batch(t)
-        g = leaves(gradient(VIOLATED)(state.networks, state.target_score_model, state.multiplier, batch, key)[0])
+        g = leaves(gradient(VIOLATED)(state.networks, state.averaged.score_model, state.multiplier, batch, key)[0])
         state = update(VIOLATED)(state, batch, key)[0]
         m = [0.9 * a + 0.1 * b for a, b in zip(m, g, strict=True)]
         v = [0.999 * a + 0.001 * b**2 for a, b in zip(v, g, strict=True)]
@@ -90,11 +90,11 @@ def test_two_steps_of_adam_by_hand() -> None:
             np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-7)
 
 
-def test_the_target_follows_the_new_score_model() -> None:
+def test_the_averages_follow_the_new_networks() -> None:
     before = make_state(VIOLATED, 0.4)
     after = update(VIOLATED)(before, make_batch(0), KEYS[0])[0]
-    old, new = leaves(before.target_score_model), leaves(after.networks.score_model)
-    for found, a, b in zip(leaves(after.target_score_model), old, new, strict=True):
+    old, new = leaves(before.averaged), leaves(after.networks)
+    for found, a, b in zip(leaves(after.averaged), old, new, strict=True):
         np.testing.assert_allclose(found, 0.75 * a + 0.25 * b, rtol=1e-6)
 
 

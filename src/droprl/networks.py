@@ -14,6 +14,7 @@ from jax import Array
 
 EmbeddingSpace = Literal["whitened", "tanh"]
 PolicyHead = Literal["deterministic", "gaussian"]
+Conditioning = Literal["modulate", "concatenate"]
 LOG_STD_RANGE = (-5.0, 2.0)
 
 
@@ -75,10 +76,15 @@ class TaskEmbedding(eqx.Module):
 
 
 class BehaviorPolicy(eqx.Module):
-    """β(a|s, z) = Enc_2(z, Enc_1(s)). The state's encoding does not depend on z, so that many z can share it."""
+    """β(a|s, z) = Enc_2(z, Enc_1(s)). The state's encoding does not depend on z, so that many z can share it.
+
+    With modulation, z also scales and shifts that encoding: concatenated alone it steers so weakly that a sub-task's
+    policy acts like the others' wherever its own trajectories have not been.
+    """
 
     state_encoder: MLP
     action_decoder: MLP
+    modulation: eqx.nn.Linear | None
     head: PolicyHead = eqx.field(static=True)
 
     def __init__(
@@ -90,11 +96,14 @@ class BehaviorPolicy(eqx.Module):
         depths: tuple[int, int],
         head: PolicyHead,
         key: Array,
+        conditioning: Conditioning = "concatenate",
     ) -> None:
-        encoder_key, decoder_key = jax.random.split(key)
+        encoder_key, decoder_key, modulation_key = jax.random.split(key, 3)
         outputs = action_size * (2 if head == "gaussian" else 1)
         self.state_encoder = MLP(observation_size, (width,) * depths[0], None, encoder_key)
         self.action_decoder = MLP(embedding_size + width, (width,) * depths[1], outputs, decoder_key)
+        modulated = conditioning == "modulate"
+        self.modulation = eqx.nn.Linear(embedding_size, 2 * width, key=modulation_key) if modulated else None
         self.head = head
 
     def encode(self, observation: Array) -> Array:
@@ -102,6 +111,9 @@ class BehaviorPolicy(eqx.Module):
 
     def distribution(self, encoded: Array, z: Array) -> tuple[Array, Array]:
         """Mean in [-1, 1] and logarithm of the standard deviation; a deterministic head has the constant 0 there."""
+        if self.modulation is not None:
+            scale, shift = jnp.split(self.modulation(z), 2)
+            encoded = encoded * (1.0 + scale) + shift
         out = self.action_decoder(jnp.concatenate([z, encoded]))
         if self.head == "deterministic":
             return jnp.tanh(out), jnp.zeros_like(out)
@@ -149,9 +161,32 @@ class ScoreModel(eqx.Module):
         encoded = self.state_action_encoder(jnp.concatenate([observation, action]))
         return self.score_decoder(jnp.concatenate([z, encoded]))[0]
 
+    def each(self, observation: Array, action: Array, z: Array) -> Array:
+        """(1,): a model alone is an ensemble of one."""
+        return self(observation, action, z)[None]
+
+
+class ScoreEnsemble(eqx.Module):
+    """Several score models, each learned by itself; the lowest of them is the score."""
+
+    members: ScoreModel  # every array has the member as its first axis
+
+    def __init__(self, members: list[ScoreModel]) -> None:
+        self.members = jax.tree.map(lambda *leaves: jnp.stack(leaves), *members)
+
+    def each(self, observation: Array, action: Array, z: Array) -> Array:
+        """(members,) scores."""
+        return jax.vmap(lambda member: member(observation, action, z))(self.members)
+
+    def __call__(self, observation: Array, action: Array, z: Array) -> Array:
+        return jnp.min(self.each(observation, action, z))
+
+
+AnyScoreModel = ScoreModel | ScoreEnsemble
+
 
 def score_of_behavior(
-    score_model: ScoreModel, behavior_policy: BehaviorPolicy, observation: Array, encoded: Array, z: Array
+    score_model: AnyScoreModel, behavior_policy: BehaviorPolicy, observation: Array, encoded: Array, z: Array
 ) -> Array:
     """f(s, β(s, z), z): how good it is, by the score model, to behave as z from here on."""
     return score_model(observation, behavior_policy.mode(encoded, z), z)

@@ -16,8 +16,8 @@ from jax import Array
 
 from droprl.errors import require
 
-InferenceRule = Literal["best", "grad", "best-ada", "grad-ada"]
-RULES: tuple[InferenceRule, ...] = ("best", "grad", "best-ada", "grad-ada")
+InferenceRule = Literal["first", "best", "grad", "best-ada", "grad-ada"]
+RULES: tuple[InferenceRule, ...] = ("best", "grad", "best-ada", "grad-ada")  # the paper's; first is a baseline
 Score = Callable[[Array], Array]
 
 
@@ -26,7 +26,8 @@ class Adaptation:
     """How z* is found at test time."""
 
     rule: InferenceRule = "grad-ada"
-    """best and grad infer z once, at the initial state; best-ada and grad-ada infer it again as the episode goes on."""
+    """best and grad infer z once, at the initial state; best-ada and grad-ada infer it again as the episode goes on.
+    first asks no score model: it is the z of the sub-task with the highest return in the data."""
     ascent_steps: int = 100
     """K, the number of gradient-ascent steps of grad and grad-ada."""
     step_size: float = 0.1
@@ -58,6 +59,8 @@ class Inferred(NamedTuple):
 
 def infer(score: Score, embeddings: Array, adaptation: Adaptation) -> Inferred:
     """z* for one state, by the rule."""
+    if adaptation.rule == "first":  # sub-tasks are numbered from the highest return down
+        return Inferred(embeddings[0], score(embeddings[0]), jnp.zeros((), jnp.int32))
     scores = jax.vmap(score)(embeddings)
     best = jnp.argmax(scores)
     if adaptation.rule in ("best", "best-ada"):

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from droprl.adapt.inference import Adaptation, Inferred, infer
-from droprl.networks import BehaviorPolicy, ScoreModel, score_of_behavior
+from droprl.networks import AnyScoreModel, BehaviorPolicy, score_of_behavior
 
 Carry = Any
 
@@ -55,7 +55,7 @@ class AdaptivePolicy(eqx.Module):
     """π*(a|s) = β(a|s, z*(s)) by the rule of `adaptation` (Algorithm 2)."""
 
     behavior_policy: BehaviorPolicy
-    score_model: ScoreModel
+    score_model: AnyScoreModel
     embeddings: Array  # (N, embedding_size)
     adaptation: Adaptation = eqx.field(static=True)
     sample_actions: bool = eqx.field(static=True)

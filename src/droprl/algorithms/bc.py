@@ -27,6 +27,7 @@ from droprl.networks import BehaviorPolicy, PolicyHead
 
 class BCState(NamedTuple):
     behavior_policy: BehaviorPolicy
+    averaged: BehaviorPolicy  # moves slowly after it, and is what acts
     optimizer: optax.OptState
 
 
@@ -51,12 +52,15 @@ class BC:
     """Shift and scale observations to zero mean and unit variance."""
     learning_rate: float = 1e-3
     """Adam's learning rate."""
+    average_rate: float = 0.005
+    """How fast the averaged policy follows the trained one; 1 acts with the last weights."""
     batch_size: int = 1024
     """Steps of the data an update."""
 
     def __post_init__(self) -> None:
         require(self, "at least 1", "width", "state_depth", "action_depth", "batch_size")
         require(self, "above 0", "learning_rate")
+        require(self, "above 0 and at most 1", "average_rate")
 
     @classmethod
     def small(cls) -> Self:
@@ -74,18 +78,20 @@ class BC:
     def init(self, key: Array, spec: Spec) -> BCState:
         depths = (self.state_depth, self.action_depth)
         policy = BehaviorPolicy(spec.observation_size, spec.action_size, 0, self.width, depths, self.head, key)
-        return BCState(policy, self._optimizer().init(policy))
+        return BCState(policy, policy, self._optimizer().init(policy))
 
     def update(self, state: BCState, batch: Batch, key: Array) -> tuple[BCState, Metrics]:
         loss, gradient = jax.value_and_grad(self._loss)(state.behavior_policy, batch)
         step, optimizer = self._optimizer().update(gradient, state.optimizer)
-        return BCState(optax.apply_updates(state.behavior_policy, step), optimizer), {"clone_loss": loss}
+        policy = optax.apply_updates(state.behavior_policy, step)
+        averaged = optax.incremental_update(policy, state.averaged, self.average_rate)
+        return BCState(policy, averaged, optimizer), {"clone_loss": loss}
 
     def policy(self, state: BCState) -> FixedPolicy:
-        return FixedPolicy(state.behavior_policy, jnp.zeros(0), self.sample_actions)
+        return FixedPolicy(state.averaged, jnp.zeros(0), self.sample_actions)
 
     def diagnose(self, state: BCState, probe: Probe) -> Metrics:
-        return {"probe_clone_loss": self._loss(state.behavior_policy, probe.batch)}
+        return {"probe_clone_loss": self._loss(state.averaged, probe.batch)}
 
     def checks(self, metrics: dict[str, float]) -> list[Check]:
         return []

@@ -13,6 +13,7 @@ from typing import ClassVar, Literal, NamedTuple, Self
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import Array
 
@@ -20,13 +21,24 @@ from droprl.adapt import Adaptation, AdaptivePolicy
 from droprl.adapt.inference import embedding_box
 from droprl.algorithms.diagnostics import Check, drop_checks, r_squared, spearman
 from droprl.algorithms.protocol import Metrics
+from droprl.data.behavior import behavior_sub_tasks
 from droprl.data.dataset import Dataset
-from droprl.data.decompose import Rule, SubTasks, decompose
+from droprl.data.decompose import SubTasks, decompose, sub_task_returns
 from droprl.data.returns import choose_discount
 from droprl.data.tasks import sub_task_preset
 from droprl.data.transitions import Batch, Prepared, Probe, Spec, prepare
 from droprl.errors import DropError, SettingError, require
-from droprl.networks import BehaviorPolicy, EmbeddingSpace, PolicyHead, ScoreModel, TaskEmbedding, score_of_behavior
+from droprl.networks import (
+    AnyScoreModel,
+    BehaviorPolicy,
+    Conditioning,
+    EmbeddingSpace,
+    PolicyHead,
+    ScoreEnsemble,
+    ScoreModel,
+    TaskEmbedding,
+    score_of_behavior,
+)
 
 
 class Networks(eqx.Module):
@@ -34,12 +46,12 @@ class Networks(eqx.Module):
 
     embedding: TaskEmbedding  # φ
     behavior_policy: BehaviorPolicy  # β
-    score_model: ScoreModel  # f
+    score_model: AnyScoreModel  # f
 
 
 class DropState(NamedTuple):
     networks: Networks
-    target_score_model: ScoreModel  # f̄
+    averaged: Networks  # moves slowly after the networks: its score model is f̄, and it is what acts
     optimizer: optax.OptState
     multiplier: Array  # λ
 
@@ -50,8 +62,8 @@ class DROP:
 
     name: ClassVar[str] = "drop"
 
-    decomposition: Rule = "rank"
-    """How trajectories are cut into sub-tasks: the paper's Rank, Quantization or Random."""
+    decomposition: Literal["rank", "quantization", "random", "behavior"] = "rank"
+    """How trajectories are cut into sub-tasks: the paper's Rank, Quantization or Random, or by how they act."""
     n_sub_tasks: int | None = None
     """N. None: the paper's table if it has the dataset, else about 50."""
     trajectories_per_sub_task: int | None = None
@@ -69,10 +81,18 @@ class DROP:
     """whitened: zero mean and unit variance of the z_n per dimension, cannot collapse; tanh: bounded by (-1, 1)."""
     td_into_embedding: bool = False
     """The paper trains φ by the TD loss too; at its scale that collapses the embeddings."""
+    conditioning: Conditioning = "modulate"
+    """How z enters β: the paper concatenates it to the state's encoding; modulate also scales and shifts that by z."""
     head: PolicyHead = "deterministic"
     """deterministic clones by squared error; gaussian learns a standard deviation as well."""
     sample_actions: bool = False
     """Draw actions from a gaussian head at test time instead of taking its mean."""
+    score_models: int = 1
+    """Score models; with several, the lowest score counts at test time."""
+    score_smoothing: float = 0.0
+    """Standard deviation of the noise on the z that f learns from: sub-tasks that behave alike share their luck."""
+    policy_smoothing: float = 0.0
+    """Standard deviation of the noise on the z that β learns from."""
     score_layer_norm: bool = True
     """LayerNorm in f: without it some seeds diverge at the paper's learning rate."""
 
@@ -80,15 +100,19 @@ class DROP:
     """γ. None: the smallest of 0.99 … 0.999 whose true discounted returns rank the sub-tasks (data only)."""
     td_steps: int = 20
     """Rewards summed before bootstrapping. 1 is the paper's equation 8, which converges far more slowly."""
+    td_lambda: float | None = None
+    """λ of TD(λ) instead of td_steps."""
     scale_rewards: bool = True
     """Divide rewards by the standard deviation of discounted returns, so that scores have unit spread on any task."""
     normalize_observations: bool = True
     """Shift and scale observations to zero mean and unit variance."""
     target_rate: float = 0.005
-    """υ of the target network's soft update."""
+    """υ: how fast the averaged networks follow. The paper averages f alone, for its targets; here β and φ are averaged
+    too, because the return of a cloned policy jumps from update to update and that of its average does not."""
 
-    constraint: Literal["lagrangian", "none"] = "lagrangian"
-    """The conservative constraint of equation 8; none ablates it (the paper's "w/o Reg")."""
+    constraint: Literal["lagrangian", "hinge", "none"] = "lagrangian"
+    """The conservative constraint of equation 8, on the mean gap; hinge penalises every state's own violation, squared,
+    with the weight multiplier_max; none ablates it (the paper's "w/o Reg")."""
     threshold: float = 2.0
     """η: by how much unseen embeddings may out-score those of the sub-tasks; with scaled rewards, in standard
     deviations of the discounted returns."""
@@ -107,11 +131,14 @@ class DROP:
     """How z* is found at test time."""
 
     def __post_init__(self) -> None:
-        sizes = ("n_sub_tasks", "trajectories_per_sub_task", "embedding_size", "width", "td_steps", "batch_size")
-        require(self, "at least 1", *sizes)
+        require(self, "at least 1", "n_sub_tasks", "trajectories_per_sub_task", "embedding_size", "width", "td_steps")
+        require(self, "at least 1", "batch_size", "score_models")
         require(self, "above 0 and at most 1", "discount", "target_rate")
         require(self, "above 0", "learning_rate")
         require(self, "at least 0", "decomposition_seed", "multiplier_start", "multiplier_rate", "multiplier_max")
+        require(self, "at least 0", "score_smoothing", "policy_smoothing")
+        if self.td_lambda is not None and not 0 <= self.td_lambda < 1:
+            raise SettingError(f"td_lambda is {self.td_lambda}: give at least 0 and less than 1")
         if min(self.depths) < 1:
             raise SettingError(f"depths are {self.depths}: each must be at least 1")
 
@@ -136,13 +163,13 @@ class DROP:
     def sub_tasks(self, dataset: Dataset) -> SubTasks:
         if self.n_sub_tasks is None or self.trajectories_per_sub_task is None:
             raise DropError("n_sub_tasks and trajectories_per_sub_task are open: call resolve(dataset) first")
-        return decompose(
-            dataset.returns,
-            self.decomposition,
-            self.n_sub_tasks,
-            self.trajectories_per_sub_task,
-            self.decomposition_seed,
-        )
+        sizes = self.n_sub_tasks, self.trajectories_per_sub_task, self.decomposition_seed
+        if self.decomposition == "behavior":
+            parts = behavior_sub_tasks(dataset, *sizes)
+        else:
+            parts = decompose(dataset.returns, self.decomposition, *sizes)
+        order = np.argsort(-sub_task_returns(dataset.returns, parts), kind="stable")
+        return [parts[i] for i in order]  # numbered from the highest return down
 
     def prepare(self, dataset: Dataset) -> Prepared:
         if self.discount is None:
@@ -152,6 +179,7 @@ class DROP:
             self.sub_tasks(dataset),
             discount=self.discount,
             td_steps=self.td_steps,
+            td_lambda=self.td_lambda,
             normalize_observations=self.normalize_observations,
             scale_rewards=self.scale_rewards,
         )
@@ -166,18 +194,26 @@ class DROP:
         o, a = spec.observation_size, spec.action_size
         networks = Networks(
             TaskEmbedding(spec.n_sub_tasks, size, width, d[0], self.embedding_space, embedding_key),
-            BehaviorPolicy(o, a, size, width, (d[1], d[2]), self.head, policy_key),
-            ScoreModel(o, a, size, width, (d[3], d[4]), self.score_layer_norm, score_key),
+            BehaviorPolicy(o, a, size, width, (d[1], d[2]), self.head, policy_key, self.conditioning),
+            self._score_model(o, a, size, score_key),
         )
         return DropState(
             networks=networks,
-            target_score_model=networks.score_model,
+            averaged=networks,
             optimizer=self._optimizer().init(networks),
             multiplier=jnp.asarray(self.multiplier_start if self.constraint == "lagrangian" else 0.0, dtype=float),
         )
 
+    def _score_model(self, o: int, a: int, size: int, key: Array) -> AnyScoreModel:
+        def one(key: Array) -> ScoreModel:
+            return ScoreModel(o, a, size, self.width, self.depths[3:], self.score_layer_norm, key)
+
+        if self.score_models == 1:
+            return one(key)
+        return ScoreEnsemble([one(k) for k in jax.random.split(key, self.score_models)])
+
     def policy(self, state: DropState) -> AdaptivePolicy:
-        networks = state.networks
+        networks = state.averaged
         table = networks.embedding.table()
         return AdaptivePolicy(
             networks.behavior_policy, networks.score_model, table, self.adaptation, self.sample_actions
@@ -190,20 +226,20 @@ class DROP:
         return policy.clone_loss(step.observation, step.action, z)
 
     def td_error(
-        self, score_model: ScoreModel, target: ScoreModel, policy: BehaviorPolicy, z: Array, step: Batch
+        self, score_model: AnyScoreModel, target: AnyScoreModel, policy: BehaviorPolicy, z: Array, step: Batch
     ) -> tuple[Array, Array]:
-        """Equation 8: R + γ f̄(s', a', z) − f(s, a, z), and f(s, a, z) itself.
+        """Equation 8: R + γ f̄(s', a', z) − f(s, a, z), and f(s, a, z) itself, for each score model.
 
         Behind a timeout the data has no a': the sub-task's own policy answers there.
         """
         own_action = policy.mode(policy.encode(step.next_observation), z)
         next_action = jnp.where(step.next_action_known, step.next_action, own_action)
-        bootstrapped = step.reward + step.discount * target(step.next_observation, next_action, z)
-        score = score_model(step.observation, step.action, z)
+        bootstrapped = step.reward + step.discount * target.each(step.next_observation, next_action, z)
+        score = score_model.each(step.observation, step.action, z)
         return jax.lax.stop_gradient(bootstrapped) - score, score
 
     def conservative_gap(
-        self, score_model: ScoreModel, policy: BehaviorPolicy, z: Array, unseen_z: Array, step: Batch
+        self, score_model: AnyScoreModel, policy: BehaviorPolicy, z: Array, unseen_z: Array, step: Batch
     ) -> Array:
         """The constraint of equation 8: f(s, β(s, z̃), z̃) − f(s, β(s, z_n), z_n), with z̃ ~ μ(z)."""
         encoded = policy.encode(step.observation)
@@ -211,29 +247,38 @@ class DROP:
         return unseen - score_of_behavior(score_model, policy, step.observation, encoded, z)
 
     def loss(
-        self, networks: Networks, target: ScoreModel, multiplier: Array, batch: Batch, key: Array
+        self, networks: Networks, target: AnyScoreModel, multiplier: Array, batch: Batch, key: Array
     ) -> tuple[Array, Metrics]:
         """Cloning + TD + λ · (gap − η), the mean over a batch. Cloning moves φ and β; the rest moves f."""
         table = networks.embedding.table()
         z = table[batch.sub_task]
-        clone = jnp.mean(jax.vmap(self.clone_loss, (None, 0, 0))(networks.behavior_policy, z, batch))
+        policy_key, score_key, unseen_key = jax.random.split(key, 3)
+        policy_z = z + self.policy_smoothing * jax.random.normal(policy_key, z.shape)
+        clone = jnp.mean(jax.vmap(self.clone_loss, (None, 0, 0))(networks.behavior_policy, policy_z, batch))
 
         policy = jax.lax.stop_gradient(networks.behavior_policy)
         score_z = z if self.td_into_embedding else jax.lax.stop_gradient(z)
+        score_z = score_z + self.score_smoothing * jax.random.normal(score_key, z.shape)
         errors, scores = jax.vmap(self.td_error, (None, None, None, 0, 0))(
             networks.score_model, target, policy, score_z, batch
         )
-        td = jnp.sum(batch.has_target * errors**2) / jnp.maximum(jnp.sum(batch.has_target), 1.0)
+        squared = jnp.sum(errors**2, axis=1)
+        td = jnp.sum(batch.has_target * squared) / jnp.maximum(jnp.sum(batch.has_target), 1.0)
+        metrics = {"clone_loss": clone, "td_loss": td, "score_mean": jnp.mean(scores)}
+        if self.constraint == "none":
+            return clone + td, metrics
 
         fixed_z = jax.lax.stop_gradient(z)
-        unseen_z = self._unseen_embeddings(jax.lax.stop_gradient(table), key, len(z))
-        gap = jnp.mean(
-            jax.vmap(self.conservative_gap, (None, None, 0, 0, 0))(
-                networks.score_model, policy, fixed_z, unseen_z, batch
-            )
+        unseen_z = self._unseen_embeddings(jax.lax.stop_gradient(table), unseen_key, len(z))
+        gaps = jax.vmap(self.conservative_gap, (None, None, 0, 0, 0))(
+            networks.score_model, policy, fixed_z, unseen_z, batch
         )
-        penalty = multiplier * (gap - self.threshold)
-        return clone + td + penalty, {"clone_loss": clone, "td_loss": td, "score_mean": jnp.mean(scores), "gap": gap}
+        gap = jnp.mean(gaps)
+        if self.constraint == "hinge":
+            penalty = self.multiplier_max * jnp.mean(jax.nn.relu(gaps - self.threshold) ** 2)
+        else:
+            penalty = multiplier * (gap - self.threshold)
+        return clone + td + penalty, metrics | {"gap": gap}
 
     def _unseen_embeddings(self, table: Array, key: Array, n: int) -> Array:
         """μ(z): uniform over the z-space."""
@@ -242,11 +287,11 @@ class DROP:
             low, high = -jnp.ones_like(low), jnp.ones_like(high)
         return jax.random.uniform(key, (n, table.shape[1]), minval=low, maxval=high)
 
-    # --- one update: primal step on the networks, dual step on λ, soft step of the target ---
+    # --- one update: primal step on the networks, dual step on λ, slow step of the averages ---
 
     def update(self, state: DropState, batch: Batch, key: Array) -> tuple[DropState, Metrics]:
         gradient, metrics = jax.grad(self.loss, has_aux=True)(
-            state.networks, state.target_score_model, state.multiplier, batch, key
+            state.networks, state.averaged.score_model, state.multiplier, batch, key
         )
         step, optimizer = self._optimizer().update(gradient, state.optimizer)
         networks = optax.apply_updates(state.networks, step)
@@ -254,8 +299,8 @@ class DROP:
         if self.constraint == "lagrangian":
             ascended = multiplier + self.multiplier_rate * (metrics["gap"] - self.threshold)
             multiplier = jnp.clip(ascended, 0.0, self.multiplier_max)
-        target = optax.incremental_update(networks.score_model, state.target_score_model, self.target_rate)
-        return DropState(networks, target, optimizer, multiplier), metrics | {"multiplier": multiplier}
+        averaged = optax.incremental_update(networks, state.averaged, self.target_rate)
+        return DropState(networks, averaged, optimizer, multiplier), metrics | {"multiplier": multiplier}
 
     def _optimizer(self) -> optax.GradientTransformation:
         return optax.adam(self.learning_rate)
@@ -263,7 +308,7 @@ class DROP:
     # --- is it working? ---
 
     def diagnose(self, state: DropState, probe: Probe) -> Metrics:
-        networks, batch = state.networks, probe.batch
+        networks, batch = state.averaged, probe.batch
         policy, score_model = networks.behavior_policy, networks.score_model
         table = networks.embedding.table()
         z = table[batch.sub_task]
@@ -272,6 +317,7 @@ class DROP:
         # The probe's targets go to the end of the episode, so this error is one of calibration; only behind a timeout
         # does the model's own score of the last state enter, discounted by all the steps to it.
         errors, scores = jax.vmap(self.td_error, (None, None, None, 0, 0))(score_model, score_model, policy, z, batch)
+        errors, scores = jnp.mean(errors, axis=1), jnp.mean(scores, axis=1)
 
         def scores_of_sub_tasks(observation: Array) -> Array:
             encoded = policy.encode(observation)

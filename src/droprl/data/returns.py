@@ -37,8 +37,8 @@ class Targets(NamedTuple):
     past_end: np.ndarray  # (T,) bool: the state to bootstrap from is the one after a timeout: no action is logged there
 
 
-def n_step_targets(dataset: Dataset, discount: float, n_steps: int | None) -> Targets:
-    """n-step targets (n = 1 is the paper's TD(0), None goes to the episode's end: Monte Carlo)."""
+def n_step_targets(dataset: Dataset, discount: float, n_steps: int | np.ndarray | None) -> Targets:
+    """n-step targets (n = 1 is the paper's TD(0), None goes to the episode's end: Monte Carlo), or an n a row."""
     rows = np.arange(dataset.n_steps)
     episode = np.repeat(np.arange(dataset.n_episodes), dataset.lengths)
     end = dataset.bounds[1:][episode]

@@ -109,6 +109,7 @@ def prepare(
     *,
     discount: float = 0.99,
     td_steps: int | None = 1,
+    td_lambda: float | None = None,
     normalize_observations: bool = True,
     scale_rewards: bool = True,
 ) -> Prepared:
@@ -117,8 +118,9 @@ def prepare(
     spread = float(np.std(discounted_returns(dataset, discount))) if scale_rewards else 1.0
     reward_scale = spread if spread > 1e-8 else 1.0
     means = sub_task_returns(dataset.returns, sub_tasks)
-    transitions = _table(dataset, sub_tasks, scaling, discount, td_steps, reward_scale)
-    monte_carlo = _table(dataset, sub_tasks, scaling, discount, None, reward_scale)
+    horizon = td_steps if td_lambda is None else _lambda_horizons(dataset.n_steps, td_lambda)
+    transitions = transition_table(dataset, sub_tasks, scaling, discount, horizon, reward_scale)
+    monte_carlo = transition_table(dataset, sub_tasks, scaling, discount, None, reward_scale)
     spec = Spec(dataset.observation_size, dataset.action_size, len(sub_tasks))
     return Prepared(
         spec=spec,
@@ -131,8 +133,18 @@ def prepare(
     )
 
 
-def _table(
-    dataset: Dataset, sub_tasks: SubTasks, scaling: Scaling, discount: float, td_steps: int | None, reward_scale: float
+def _lambda_horizons(n_steps: int, td_lambda: float) -> np.ndarray:
+    """TD(λ) is a mean over n-step targets with weights (1 − λ) λⁿ⁻¹: here each row draws its n from them, once."""
+    return np.random.default_rng(0).geometric(1.0 - td_lambda, n_steps)
+
+
+def transition_table(
+    dataset: Dataset,
+    sub_tasks: SubTasks,
+    scaling: Scaling,
+    discount: float,
+    td_steps: int | np.ndarray | None,
+    reward_scale: float,
 ) -> Transitions:
     targets = n_step_targets(dataset, discount, td_steps)
     rows = np.arange(dataset.n_steps)

@@ -1,0 +1,334 @@
+"""One experiment of the recipe: train some seeds on a dataset, measure what was learned, play it under several rules.
+
+All seeds (and all kept checkpoints) play side by side in one compiled call a step. What comes back is plain data: the
+return of every episode, the score that was promised at its start, and the measures of the trained networks.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from players import Players
+from stack import Stack, with_adaptation
+
+from droprl.adapt import AdaptivePolicy, FixedPolicy
+from droprl.algorithms import ALGORITHMS, DROP, Algorithm
+from droprl.algorithms.diagnostics import r_squared
+from droprl.data import Dataset, load_dataset
+from droprl.data.maze import make_maze_dataset
+from droprl.data.transitions import Prepared, transition_table
+from droprl.evaluation.evaluation import EVALUATION_SEED
+from droprl.networks import score_of_behavior
+from droprl.train.config import algorithm_to_dict
+
+MAZE_STEPS = 100_000
+HELD_OUT_EVERY = 10  # one trajectory in ten, along the order of returns
+MEASURED_STEPS = 4096
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to train on what, and what to do with it."""
+
+    experiment: str
+    dataset: str  # "hopper-medium-replay", "hopper-medium+hopper-expert", "maze2d-umaze"
+    variant: str  # a name for the settings
+    algorithm: str = "drop"
+    settings: dict[str, Any] = field(default_factory=dict)  # of the algorithm
+    plays: dict[str, dict[str, Any]] = field(default_factory=dict)  # a name for each, and its settings of adaptation
+    steps: int = 20_000
+    seeds: int = 5
+    episodes: int = 10
+    checkpoints: int = 1  # of the last so many twentieths of training
+    held_out: bool = False  # train without a tenth of the trajectories and measure on them
+
+    @property
+    def name(self) -> str:
+        return f"{self.experiment}/{self.dataset}/{self.variant}".replace("+", "_")
+
+
+def run_group(
+    jobs: Sequence[Job], made: Sequence[Made], n_workers: int, say: Callable[[str], None]
+) -> list[dict[str, Any]]:
+    """Jobs whose networks have the same shapes, at once."""
+    began = time.perf_counter()
+    algorithms, prepared = [m.algorithm for m in made], [m.prepared for m in made]
+    first = jobs[0]
+    stack = Stack(algorithms, prepared, first.seeds)
+    states, kept_states, curve = stack.init(), [], []
+    boundaries = [first.steps * k // 20 for k in range(1, 21)]
+    for start, end in zip([0, *boundaries[:-1]], boundaries, strict=True):
+        states, means = stack.run(states, start, end - start)
+        curve.append(means | stack.diagnose(states))
+        say(f"update {end}")
+        if len(boundaries) - len(curve) < first.checkpoints:
+            kept_states.append(jax.tree.map(jnp.copy, states))
+    trained = time.perf_counter()
+    chosen = favourites(stack, states) if isinstance(stack.template, DROP) else np.empty(0)
+    results: list[dict[str, Any]] = []
+    for k, (job, m) in enumerate(zip(jobs, made, strict=True)):
+        result: dict[str, Any] = {
+            "job": asdict(job),
+            "algorithm": algorithm_to_dict(m.algorithm),
+            "n_sub_tasks": m.prepared.spec.n_sub_tasks,
+            "reward_scale": m.prepared.reward_scale,
+            "device": jax.devices()[0].device_kind,
+            "curve": [{name: np.round(v[k], 4).tolist() for name, v in means.items()} for means in curve],
+            "steps": boundaries,
+            "score_range": m.dataset.score_range,
+            "plays": {},
+        }
+        if isinstance(m.algorithm, DROP):
+            result["measures"] = preference(chosen[k], m.prepared.spec.n_sub_tasks)
+            if m.held_out is not None:
+                state = jax.tree.map(itemgetter(k), states)
+                result["measures"] |= held_out_measures(m.algorithm, m.prepared, state, m.held_out)
+        results.append(result)
+    measured = time.perf_counter()
+    for name, scores in play(jobs, made, stack, kept_states, n_workers, say).items():
+        for k, result in enumerate(results):
+            result["plays"][name] = scores[k] | {"steps": boundaries[len(boundaries) - first.checkpoints :]}
+    seconds = {"train": trained - began, "measure": measured - trained, "play": time.perf_counter() - measured}
+    for result in results:
+        result["seconds"] = {name: round(value, 1) for name, value in seconds.items()} | {"jobs": len(jobs)}
+    return results
+
+
+class Made(NamedTuple):
+    dataset: Dataset
+    held_out: Dataset | None
+    algorithm: Algorithm
+    prepared: Prepared
+
+
+def prepare_job(job: Job, data: Path) -> Made:
+    dataset, held_out = find_dataset(job.dataset, data), None
+    if job.held_out:
+        kept, left = held_out_split(dataset.returns)
+        dataset, held_out = select_episodes(dataset, kept), select_episodes(dataset, left)
+    algorithm = ALGORITHMS[job.algorithm](**job.settings).resolve(dataset)
+    return Made(dataset, held_out, algorithm, algorithm.prepare(dataset))
+
+
+# --- data ---
+
+
+@cache
+def find_dataset(name: str, data: Path) -> Dataset:
+    if name.startswith("maze2d"):
+        return make_maze_dataset(name, MAZE_STEPS, seed=0)
+    return load_dataset("+".join(str(data / f"{part}.hdf5") for part in name.split("+")))
+
+
+def held_out_split(returns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(kept, held out): every tenth trajectory in the order of returns, so that both have the same spread."""
+    order = np.argsort(-returns, kind="stable")
+    left = order[HELD_OUT_EVERY // 2 :: HELD_OUT_EVERY]
+    return np.setdiff1d(order, left), np.sort(left)
+
+
+def select_episodes(dataset: Dataset, episodes: np.ndarray) -> Dataset:
+    rows = np.concatenate([np.arange(dataset.bounds[e], dataset.bounds[e + 1]) for e in episodes])
+    timeouts = dataset.timeouts.copy()
+    timeouts[dataset.bounds[1:] - 1] = ~dataset.terminals[dataset.bounds[1:] - 1]  # also of one cut short by the file
+    following = dataset.next_observations
+    return replace(
+        dataset,
+        observations=dataset.observations[rows],
+        actions=dataset.actions[rows],
+        rewards=dataset.rewards[rows],
+        terminals=dataset.terminals[rows],
+        timeouts=timeouts[rows],
+        next_observations=None if following is None else following[rows],
+    )
+
+
+# --- what the networks know ---
+
+
+def favourites(stack: Stack, states: Any) -> np.ndarray:
+    """(jobs, seeds, states): the sub-task with the highest score at states of the data."""
+
+    def of_one(state: Any, probe: Any) -> jax.Array:
+        policy = stack.template.policy(state)
+
+        def of_state(observation: jax.Array) -> jax.Array:
+            return jnp.argmax(scores_of_sub_tasks(policy, observation))
+
+        return jax.lax.map(of_state, probe.batch.observation, batch_size=64)
+
+    return np.asarray(jax.jit(jax.vmap(jax.vmap(of_one, (0, None))))(states, stack.probes))
+
+
+def preference(chosen: np.ndarray, n_sub_tasks: int) -> dict[str, Any]:
+    """For each seed: the share of states at which the top sub-task wins, and how many sub-tasks win at all."""
+    shares = [np.bincount(c, minlength=n_sub_tasks) / c.size for c in chosen]
+    return {
+        "top_share": [round(float(s[0]), 4) for s in shares],
+        "favourites": [round(float(np.exp(-np.sum(s[s > 0] * np.log(s[s > 0])))), 3) for s in shares],  # effectively
+    }
+
+
+def scores_of_sub_tasks(policy: AdaptivePolicy, observation: jax.Array) -> jax.Array:
+    encoded = policy.behavior_policy.encode(observation)
+
+    def score(z: jax.Array) -> jax.Array:
+        return score_of_behavior(policy.score_model, policy.behavior_policy, observation, encoded, z)
+
+    return jax.vmap(score)(policy.embeddings)
+
+
+def held_out_measures(algorithm: DROP, prepared: Prepared, states: Any, held_out: Dataset) -> dict[str, Any]:
+    """R² of f on trajectories that were not trained on, given the z of the sub-task that their return belongs to
+    (`by_return`: the label knows how the trajectory ends) or that behaves most alike (`by_behavior`: it does not)."""
+    assert algorithm.discount is not None
+    alone = [np.array([e]) for e in range(held_out.n_episodes)]
+    table = transition_table(held_out, alone, prepared.scaling, algorithm.discount, None, prepared.reward_scale)
+    rng = np.random.default_rng(0)
+    episode = rng.integers(0, held_out.n_episodes, MEASURED_STEPS)
+    row = np.asarray(held_out.bounds[:-1])[episode] + rng.integers(0, held_out.lengths[episode])
+    batch = table.take(jnp.asarray(row), jnp.asarray(episode))
+    nearest = np.abs(held_out.returns[:, None] - prepared.sub_task_returns[None, :]).argmin(axis=1)
+    one_hot = jax.nn.one_hot(episode, held_out.n_episodes)
+
+    def of_seed(state: Any) -> dict[str, jax.Array]:
+        networks = state.averaged
+        z_table, policy = networks.embedding.table(), networks.behavior_policy
+
+        def losses(z: jax.Array) -> jax.Array:
+            of_step = jax.vmap(algorithm.clone_loss, (None, None, 0))(policy, z, batch)
+            return of_step @ one_hot / jnp.maximum(one_hot.sum(axis=0), 1.0)  # (E,)
+
+        by_sub_task = jax.lax.map(losses, z_table, batch_size=16)  # (N, E)
+        alike = jnp.argmin(by_sub_task, axis=0)
+
+        def explained(sub_task: jax.Array) -> jax.Array:
+            errors, scores = jax.vmap(algorithm.td_error, (None, None, None, 0, 0))(
+                networks.score_model, networks.score_model, policy, z_table[sub_task[episode]], batch
+            )
+            errors, scores = errors.mean(axis=1), scores.mean(axis=1)
+            return r_squared(errors, scores + errors, batch.has_target)
+
+        return {
+            "held_out_r2_by_return": explained(jnp.asarray(nearest)),
+            "held_out_r2_by_behavior": explained(alike),
+            "held_out_clone_by_return": by_sub_task[nearest, jnp.arange(held_out.n_episodes)].mean(),
+            "held_out_clone_by_behavior": by_sub_task.min(axis=0).mean(),
+            "held_out_clone_mean_z": by_sub_task.mean(),
+        }
+
+    return {name: value.tolist() for name, value in jax.jit(jax.vmap(of_seed))(states).items()}
+
+
+# --- what the policies earn ---
+
+
+def play(
+    jobs: Sequence[Job],
+    made: Sequence[Made],
+    stack: Stack,
+    states: Sequence[Any],
+    n_workers: int,
+    say: Callable[[str], None],
+) -> dict[str, list[dict[str, Any]]]:
+    """For each play and job: the score of every checkpoint, seed and episode, with the score promised at its start.
+
+    The settings of a play are those of the adaptation; `sub_task` plays the z of one sub-task, a fraction of N.
+    """
+    n_jobs, n_seeds, n = len(jobs), jobs[0].seeds, jobs[0].episodes
+    shape = (n_jobs, len(states), n_seeds, n)
+    all_states = jax.tree.map(lambda *leaves: jnp.stack(leaves, axis=1), *states)  # (job, checkpoint, seed, …)
+    env_ids = [str(m.dataset.env) for m in made]
+    ids = [env_ids[k] for k in np.indices(shape)[0].ravel()]
+    seeds = (EVALUATION_SEED + np.indices(shape)[3].ravel()).tolist()
+    sizes = (stack.spec.observation_size, stack.spec.action_size)
+    plays = [_Play(stack, all_states, shape, settings) for settings in jobs[0].plays.values()]
+    players = Players(len(plays), ids, seeds, sizes, n_workers)
+    say(f"playing {len(plays)} × {len(ids)} episodes")
+    for p in range(len(plays)):
+        players.go(p)
+    discounts = np.array([getattr(m.algorithm, "discount", None) or 0.99 for m in made]).reshape(-1, 1, 1, 1)
+    running, t = list(range(len(plays))), 0
+    while running:
+        for p in running:  # what one play's environments do, the device hides behind another's actions
+            players.wait()
+            if t:
+                plays[p].earn(players.arrays["rewards"][p].reshape(shape), discounts ** (t - 1))
+            plays[p].playing = players.arrays["playing"][p].reshape(shape).copy()
+            plays[p].dispatch(players.arrays["observations"][p])
+        running = [p for p in running if plays[p].playing.any()]
+        for p in running:
+            players.arrays["actions"][p] = plays[p].actions()
+            players.go(p)
+        t += 1
+        if t in (1, 10, 100) or t % 250 == 0:
+            say(f"step {t}")
+    players.close()
+    found: dict[str, list[dict[str, Any]]] = {}
+    for name, one in zip(jobs[0].plays, plays, strict=True):
+        found[name] = []
+        for k, m in enumerate(made):
+            low, high = m.dataset.score_range or (0.0, 100.0)
+            one_play = {
+                "scores": np.round(100.0 * (one.returns[k] - low) / (high - low), 2).tolist(),
+                "realised": np.round(one.discounted[k, -1] / m.prepared.reward_scale, 3).tolist(),
+            }
+            if one.promised is not None:
+                one_play["promised"] = np.round(one.promised[k, -1], 3).tolist()
+            found[name].append(one_play)
+    return found
+
+
+class _Play:
+    """The policies of one play, and their memory."""
+
+    def __init__(self, stack: Stack, states: Any, shape: tuple[int, ...], settings: dict[str, Any]) -> None:
+        settings = dict(settings)
+        sub_task = settings.pop("sub_task", None)
+        algorithm = with_adaptation(stack.template, **settings)
+
+        def policy_of(state: Any) -> Any:
+            policy = algorithm.policy(state)
+            if sub_task is None:
+                return policy
+            number = math.floor(sub_task * stack.spec.n_sub_tasks)
+            return FixedPolicy(policy.behavior_policy, policy.embeddings[number], False)
+
+        def step(policies: Any, scaling: Any, carry: Any, observations: Any) -> Any:
+            def of_one(policy: Any, scaling: Any, carry: Any, observations: Any) -> Any:
+                carry, actions = policy.act(carry, scaling.observations_in(observations), jax.random.key(0))
+                return carry, jnp.clip(scaling.actions_out(actions), scaling.action_low, scaling.action_high)
+
+            over = jax.vmap(jax.vmap(of_one, (0, None, 0, 0)), (0, None, 0, 0))
+            return jax.vmap(over)(policies, scaling, carry, observations)
+
+        self.policies = jax.jit(jax.vmap(jax.vmap(jax.vmap(policy_of))))(states)
+        self.carry: Any = jax.vmap(jax.vmap(jax.vmap(lambda policy: policy.start(shape[3]))))(self.policies)
+        self.scaling, self.shape, self.step = stack.scaling, shape, eqx.filter_jit(step)
+        self.playing, self.returns, self.discounted = np.ones(shape), np.zeros(shape), np.zeros(shape)
+        self.promised: np.ndarray | None = None
+        self.acted: Any = None
+
+    def earn(self, rewards: np.ndarray, discounts: np.ndarray) -> None:
+        self.returns += rewards * self.playing
+        self.discounted += discounts * rewards * self.playing
+
+    def dispatch(self, observations: np.ndarray) -> None:
+        given = jnp.asarray(observations.reshape(*self.shape, -1), jnp.float32)
+        self.carry, self.acted = self.step(self.policies, self.scaling, self.carry, given)
+
+    def actions(self) -> np.ndarray:
+        if self.promised is None and hasattr(self.carry, "inferred"):
+            self.promised = np.asarray(self.carry.inferred.score)
+        return np.asarray(self.acted).reshape(-1, self.acted.shape[-1])

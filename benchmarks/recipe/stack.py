@@ -1,0 +1,119 @@
+"""Many small trainings as one: datasets and settings stacked beside the seeds, so that a device has enough to do.
+
+Jobs fit together when their networks have the same shapes. Tables of the data are padded to one length (padding is
+never drawn), and settings that are numbers in a loss become arrays with one value a job.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from droprl.algorithms import Algorithm
+from droprl.data.transitions import Prepared
+from droprl.train.loop import UPDATE, init_seed
+
+# Numbers that enter the losses only by arithmetic.
+NUMBERS = [
+    *("score_smoothing", "policy_smoothing", "threshold", "multiplier_start", "multiplier_rate", "multiplier_max"),
+    *("learning_rate", "target_rate", "average_rate"),
+]
+# What the data was prepared with; the compiled program does not see it.
+OF_THE_DATA = [
+    *("decomposition", "n_sub_tasks", "trajectories_per_sub_task", "decomposition_seed", "discount"),
+    *("td_steps", "td_lambda", "scale_rewards", "normalize_observations", "top_fraction"),
+]
+
+
+def shape_key(algorithm: Algorithm, prepared: Prepared) -> str:
+    """Jobs with equal keys can be stacked."""
+    static = {f.name: getattr(algorithm, f.name) for f in fields(algorithm)}  # type: ignore[arg-type]
+    for name in (*NUMBERS, *OF_THE_DATA):
+        static.pop(name, None)
+    return repr((algorithm.name, static, prepared.spec, prepared.probe.starts.shape))
+
+
+class Stack:
+    """Trainings side by side; every array has (job, seed) as its first axes."""
+
+    def __init__(self, algorithms: Sequence[Algorithm], prepared: Sequence[Prepared], n_seeds: int) -> None:
+        self.template: Any = algorithms[0]
+        names = [name for name in NUMBERS if hasattr(self.template, name)]
+        self.numbers = {name: jnp.array([getattr(a, name) for a in algorithms], float) for name in names}
+        self.tables = _stack_padded([p.transitions for p in prepared])
+        self.probes = _stack_padded([p.probe for p in prepared])
+        self.scaling = _stack_padded([p.scaling for p in prepared])
+        self.seeds = jnp.arange(n_seeds, dtype=jnp.uint32)
+        self.spec = prepared[0].spec
+        self._updates = jax.jit(self._over_all(self._updates_of_one, n_shared=2), donate_argnums=0)
+        self._diagnose = jax.jit(jax.vmap(jax.vmap(self._diagnose_one, (0, None, None)), (0, 0, 0)))
+
+    def init(self) -> Any:
+        def of_one(numbers: Any, seed: jax.Array) -> Any:
+            return init_seed(self.algorithm(numbers), self.spec, seed)
+
+        over_jobs = jax.vmap(jax.vmap(of_one, (None, 0)), (0, None))
+        return jax.jit(over_jobs)(self.numbers, self.seeds)
+
+    def run(self, states: Any, first: int, count: int) -> tuple[Any, dict[str, np.ndarray]]:
+        """`count` updates from number `first` on, and the means of their metrics, (jobs, seeds) each."""
+        states, sums = self._updates(states, self.seeds, self.numbers, self.tables, jnp.int32(first), jnp.int32(count))
+        return states, {name: np.asarray(value) / count for name, value in sums.items()}
+
+    def diagnose(self, states: Any) -> dict[str, np.ndarray]:
+        found: dict[str, np.ndarray] = jax.device_get(self._diagnose(states, self.numbers, self.probes))
+        return found
+
+    def algorithm(self, numbers: Any) -> Any:
+        """The algorithm of one job inside a compiled program: its numbers are traced, so no check can look at them."""
+        traced = copy.copy(self.template)
+        for name, value in numbers.items():
+            object.__setattr__(traced, name, value)
+        return traced
+
+    def _over_all(self, function: Any, n_shared: int) -> Any:
+        """(state, seed, numbers, table, shared …) over seeds, then over jobs."""
+        shared = (None,) * n_shared
+        over_seeds = jax.vmap(function, (0, 0, None, None, *shared))
+        return jax.vmap(over_seeds, (0, None, 0, 0, *shared))
+
+    def _diagnose_one(self, state: Any, numbers: Any, probe: Any) -> Any:
+        return self.algorithm(numbers).diagnose(state, probe)
+
+    def _updates_of_one(
+        self, state: Any, seed: jax.Array, numbers: Any, table: Any, first: jax.Array, count: jax.Array
+    ) -> Any:
+        """As in `droprl.train.loop`, with the same random numbers."""
+        algorithm = self.algorithm(numbers)
+        key = jax.random.fold_in(jax.random.key(seed), UPDATE)
+
+        def step(i: jax.Array, carry: Any) -> Any:
+            state, sums = carry
+            sample_key, update_key = jax.random.split(jax.random.fold_in(key, i))
+            state, metrics = algorithm.update(state, table.sample(sample_key, algorithm.batch_size), update_key)
+            return state, jax.tree.map(jnp.add, sums, metrics)
+
+        def metrics_of_one() -> Any:
+            return algorithm.update(state, table.sample(key, algorithm.batch_size), key)[1]
+
+        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(metrics_of_one))
+        return jax.lax.fori_loop(first, first + count, step, (state, zeros))
+
+
+def with_adaptation(algorithm: Any, **settings: Any) -> Any:
+    return replace(algorithm, adaptation=replace(algorithm.adaptation, **settings)) if settings else algorithm
+
+
+def _stack_padded(trees: Sequence[Any]) -> Any:
+    def pad(*leaves: Any) -> jax.Array:
+        length = max(len(leaf) for leaf in leaves)
+        padded = [np.pad(leaf, [(0, length - len(leaf))] + [(0, 0)] * (np.ndim(leaf) - 1)) for leaf in leaves]
+        return jnp.asarray(np.stack(padded))
+
+    return jax.tree.map(pad, *[jax.tree.map(np.asarray, tree) for tree in trees])
