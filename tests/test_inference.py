@@ -1,4 +1,4 @@
-"""The four rules of test-time adaptation against their definitions, with scores whose maxima are known."""
+"""The rules of test-time adaptation against their definitions, with scores whose maxima are known."""
 
 from __future__ import annotations
 
@@ -38,6 +38,14 @@ def test_best_is_the_embedding_with_the_highest_score(rule: InferenceRule) -> No
     assert int(found.start) == 2
     np.testing.assert_array_equal(found.z, [0, 0])
     assert float(found.score) == pytest.approx(1.0, abs=1e-6)
+
+
+def test_first_is_the_first_embedding_whatever_the_scores() -> None:
+    """Sub-task 0 has the highest return in the data; that the score model prefers another one does not count."""
+    found = infer_jit(bumps, ON_BUMPS[::-1], rule="first")
+    assert int(found.start) == 0
+    np.testing.assert_allclose(found.z, [3.0, 0.75])
+    assert float(found.score) == pytest.approx(2 * np.exp(-4 * 0.75**2) + np.exp(-(9 + 0.75**2)), rel=1e-5)
 
 
 def test_grad_climbs_from_the_best_alone_and_grad_ada_from_all() -> None:
@@ -211,6 +219,14 @@ def test_best_and_grad_keep_the_embedding_of_the_initial_state(interval: int) ->
     np.testing.assert_allclose(play(adaptive("grad", interval), STATES), [1.6] * 7, rtol=1e-5)
 
 
+def test_first_is_played_at_every_state() -> None:
+    policy = adaptive("first")
+    assert play(policy, STATES) == [-4.0] * 7
+    assert (
+        policy.act(policy.start(7), jnp.array(STATES)[:, None], jax.random.key(0))[0].inferred.start.tolist() == [0] * 7
+    )
+
+
 @pytest.mark.parametrize("interval", [1, 3, 100])
 def test_the_adaptive_rules_infer_anew_every_interval(interval: int) -> None:
     inferred_at = [t - t % interval for t in range(7)]
@@ -232,7 +248,7 @@ def test_the_carry_says_which_sub_task_z_came_from() -> None:
     np.testing.assert_allclose(carry.inferred.score, [-1.0, -25.0])
 
 
-@pytest.mark.parametrize("rule", ["best", "grad", "best-ada", "grad-ada"])
+@pytest.mark.parametrize("rule", ["first", "best", "grad", "best-ada", "grad-ada"])
 def test_episodes_in_a_batch_keep_their_own_clocks(rule: InferenceRule) -> None:
     """Three episodes side by side of which two begin anew, at steps 2 and 3: each plays as if it were alone."""
     policy = adaptive(rule, interval=3)

@@ -28,7 +28,10 @@ PAPER_LIKE = DROP(embedding_size=2, width=8, depths=(2, 1, 1, 1, 2), batch_size=
 CONFIGS = {
     "default": PAPER_LIKE,
     "gaussian": replace(PAPER_LIKE, head="gaussian", score_layer_norm=False),
-    "to the letter": replace(PAPER_LIKE, embedding_space="tanh", td_into_embedding=True),
+    "to the letter": replace(PAPER_LIKE, embedding_space="tanh", td_into_embedding=True, conditioning="concatenate"),
+    "hinge": replace(PAPER_LIKE, constraint="hinge", multiplier_max=3.0, threshold=-0.05),
+    "three score models": replace(PAPER_LIKE, score_models=3),
+    "smoothed": replace(PAPER_LIKE, policy_smoothing=0.3, score_smoothing=0.6, td_into_embedding=True),
 }
 
 
@@ -104,18 +107,41 @@ def action_distribution(beta: BehaviorPolicy, s: np.ndarray, z: np.ndarray) -> t
     return np.tanh(out[: len(out) // 2]), np.exp(np.clip(out[len(out) // 2 :], -5, 2))
 
 
-def score(f: AnyScoreModel, s: np.ndarray, a: np.ndarray, z: np.ndarray) -> float:
-    assert isinstance(f, ScoreModel)
-    encoded = mlp(f.state_action_encoder, np.concatenate([s, a]))
-    return float(mlp(f.score_decoder, np.concatenate([z, encoded]))[0])
+def member_of(tree: T, i: int) -> T:
+    return jax.tree.map(lambda leaf: leaf[i], tree)
+
+
+def members(f: AnyScoreModel) -> list[ScoreModel]:
+    if isinstance(f, ScoreModel):
+        return [f]
+    n = len(jax.tree.leaves(f)[0])
+    return [member_of(f.members, i) for i in range(n)]
+
+
+def scores_of_each(f: AnyScoreModel, s: np.ndarray, a: np.ndarray, z: np.ndarray) -> np.ndarray:
+    encoded = [mlp(member.state_action_encoder, np.concatenate([s, a])) for member in members(f)]
+    decoded = [mlp(m.score_decoder, np.concatenate([z, e])) for m, e in zip(members(f), encoded, strict=True)]
+    return np.concatenate(decoded)
 
 
 @dataclass(frozen=True)
 class Losses:
     clone: float
     td: float
-    gap: float
+    gaps: np.ndarray  # for every step
     score_mean: float
+
+    @property
+    def gap(self) -> float:
+        return float(np.mean(self.gaps))
+
+    def total(self, drop: DROP) -> float:
+        """With the multiplier at 0.7."""
+        if drop.constraint == "hinge":
+            penalty = drop.multiplier_max * np.mean(np.maximum(self.gaps - drop.threshold, 0) ** 2)
+        else:
+            penalty = 0.7 * (self.gap - drop.threshold)
+        return float(self.clone + self.td + penalty)
 
 
 def reference(
@@ -123,24 +149,27 @@ def reference(
 ) -> Losses:
     f, fixed_beta = moving.score_model, fixed.behavior_policy
     moving_table, fixed_table = embeddings(moving.embedding), embeddings(fixed.embedding)
+    policy_noise, score_noise = (np.asarray(jax.random.normal(key, (5, 2))) for key in jax.random.split(KEY, 3)[:2])
+    policy_noise, score_noise = drop.policy_smoothing * policy_noise, drop.score_smoothing * score_noise
     clone, errors, scores, gaps = [], [], [], []
     for i in range(len(batch.reward)):
         s, a, n, reward, discount, next_s, next_a, next_known, _ = (np.asarray(leaf)[i] for leaf in batch)
         moving_z, fixed_z = moving_table[n], fixed_table[n]
         # Equation 6, in units of nats per action dimension and without the constant ½ log 2π.
-        mean, std = action_distribution(moving.behavior_policy, s, moving_z)
+        mean, std = action_distribution(moving.behavior_policy, s, moving_z + policy_noise[i])
         clone.append(np.mean(-stats.norm.logpdf(a, mean, std) - 0.5 * np.log(2 * np.pi)))
-        # Equation 8: the target is no function of what is learned.
+        # Equation 8, for each score model with its own target, which is no function of what is learned.
         if not next_known:
-            next_a = action_distribution(fixed_beta, next_s, fixed_z)[0]
-        bootstrapped = reward + discount * score(target, next_s, next_a, fixed_z)
-        scores.append(score(f, s, a, moving_z if drop.td_into_embedding else fixed_z))
+            next_a = action_distribution(fixed_beta, next_s, fixed_z + score_noise[i])[0]
+        bootstrapped = reward + discount * scores_of_each(target, next_s, next_a, fixed_z + score_noise[i])
+        scores.append(scores_of_each(f, s, a, (moving_z if drop.td_into_embedding else fixed_z) + score_noise[i]))
         errors.append(bootstrapped - scores[-1])
         # Its constraint: f at β's own actions, for a z from μ against the sub-task's own.
-        at = [score(f, s, action_distribution(fixed_beta, s, z)[0], z) for z in (np.asarray(unseen)[i], fixed_z)]
+        both_z = (np.asarray(unseen)[i], fixed_z)
+        at = [scores_of_each(f, s, action_distribution(fixed_beta, s, z)[0], z).min() for z in both_z]
         gaps.append(at[0] - at[1])
-    td = np.mean(np.square(errors)[np.asarray(batch.has_target) == 1])
-    return Losses(float(np.mean(clone)), float(td), float(np.mean(gaps)), float(np.mean(scores)))
+    td = np.mean(np.sum(np.square(errors), axis=1)[np.asarray(batch.has_target) == 1])
+    return Losses(float(np.mean(clone)), float(td), np.array(gaps), float(np.mean(scores)))
 
 
 KEY = jax.random.key(7)
@@ -190,8 +219,8 @@ def gradient_of(found: Found, objective: str) -> Networks:
 def test_every_loss_is_that_of_the_paper(drop: DROP) -> None:
     state, found = make_state(drop), library(drop)
     expected = reference(drop, state.networks, state.networks, state.averaged.score_model, make_batch(), found.unseen)
-    total = expected.clone + expected.td + 0.7 * (expected.gap - drop.threshold)
-    np.testing.assert_allclose(found.values, [expected.clone, expected.td, expected.gap, total], rtol=1e-6)
+    values = [expected.clone, expected.td, expected.gap, expected.total(drop)]
+    np.testing.assert_allclose(found.values, values, rtol=1e-6)
     assert float(found.score_mean) == pytest.approx(expected.score_mean, rel=1e-6)
 
 
@@ -222,8 +251,9 @@ def test_gradients_are_finite_differences(drop: DROP) -> None:
         up, down = (
             reference(drop, moved(networks, direction, by), networks, target, batch, found.unseen) for by in (h, -h)
         )
-        clone, td, gap = ((getattr(up, n) - getattr(down, n)) / (2 * h) for n in ("clone", "td", "gap"))
-        for name, slope in zip(OBJECTIVES, (clone, td, gap, clone + td + 0.7 * gap), strict=True):
+        ends = [(losses.clone, losses.td, losses.gap, losses.total(drop)) for losses in (up, down)]
+        for name, high, low in zip(OBJECTIVES, *ends, strict=True):
+            slope = (high - low) / (2 * h)
             along = inner(gradient_of(found, name), direction)
             assert along == pytest.approx(slope, rel=1e-5, abs=1e-7), (part, name)
 
@@ -275,27 +305,60 @@ def test_a_batch_without_any_target_has_no_td_loss() -> None:
     assert moves(gradient_of(found, "total")) == {"embedding", "behavior_policy"}
 
 
+# --- other constraints, smoothing, several score models ---
+
+
+def test_the_hinge_asks_each_state_whatever_the_mean_and_the_multiplier() -> None:
+    """The mean keeps the threshold, and some steps violate it all the same: these alone are pushed."""
+    drop, found = CONFIGS["hinge"], library(CONFIGS["hinge"])
+    state = make_state(drop)
+    gaps = reference(drop, state.networks, state.networks, state.averaged.score_model, make_batch(), found.unseen).gaps
+    violated = gaps[gaps > drop.threshold] - drop.threshold
+    assert 0 < len(violated) < 5
+    assert np.mean(gaps) < drop.threshold
+    penalty = float(found.values[3] - found.values[0] - found.values[1])
+    assert penalty == pytest.approx(3.0 * np.sum(violated**2) / 5, rel=1e-6)
+    assert float(library(drop, multiplier=0.0).values[3]) == float(found.values[3])
+
+
+def loss_alone(drop: DROP) -> tuple[float, dict[str, float]]:
+    state = make_state(drop)
+    given = state.networks, state.averaged.score_model, jnp.asarray(0.7), make_batch(), KEY
+    total, metrics = jax.jit(drop.loss)(*given)
+    return float(total), {name: float(value) for name, value in metrics.items()}
+
+
+def test_without_a_constraint_there_is_no_gap() -> None:
+    total, metrics = loss_alone(replace(PAPER_LIKE, constraint="none"))
+    assert set(metrics) == {"clone_loss", "td_loss", "score_mean"}
+    clone, td = library(PAPER_LIKE).values[:2]
+    np.testing.assert_allclose([metrics["clone_loss"], metrics["td_loss"], total], [clone, td, clone + td], rtol=1e-9)
+
+
+@pytest.mark.parametrize(("setting", "loss"), [("policy_smoothing", "clone_loss"), ("score_smoothing", "td_loss")])
+def test_each_smoothing_is_of_its_own_loss_alone(setting: str, loss: str) -> None:
+    """The gap is at the sub-tasks' own z in any case."""
+    changed: dict[str, Any] = {setting: 0.4}
+    plain, smoothed = (loss_alone(drop)[1] for drop in (PAPER_LIKE, replace(PAPER_LIKE, **changed)))
+    for name in ("clone_loss", "td_loss", "gap"):
+        assert (smoothed[name] == pytest.approx(plain[name], rel=1e-9)) is (name != loss)
+
+
+def test_score_models_learn_each_by_itself() -> None:
+    """A member's TD gradient is the one it would have alone, with its own target; no other member is asked."""
+    drop = CONFIGS["three score models"]
+    state, found = make_state(drop), gradient_of(library(drop), "td")
+    assert not isinstance(found.score_model, ScoreModel)
+    for i, member in enumerate(members(state.networks.score_model)):
+        alone = replace(state.networks, score_model=member)
+        target = members(state.averaged.score_model)[i]
+        expected = gradient_of(compiled(PAPER_LIKE)(alone, target, jnp.asarray(0.7), make_batch()), "td").score_model
+        one = member_of(found.score_model.members, i)
+        for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(expected), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-9)
+
+
 # --- the z-space ---
-
-
-embedding_table = jax.jit(TaskEmbedding.table)
-
-
-def test_whitened_embeddings_have_zero_mean_and_unit_variance() -> None:
-    for seed in range(3):
-        table = embedding_table(drawn_like(lambda: TaskEmbedding(7, 3, 8, 2, "whitened", jax.random.key(0)), seed))
-        np.testing.assert_allclose(np.mean(table, axis=0), 0, atol=1e-9)
-        np.testing.assert_allclose(np.var(table, axis=0), 1, rtol=1e-6)
-
-
-def test_one_sub_task_has_a_finite_embedding_and_gradient() -> None:
-    def total(phi: TaskEmbedding) -> jax.Array:
-        return jnp.sum(phi.table() ** 2 + phi.table())
-
-    phi = drawn_like(lambda: TaskEmbedding(1, 3, 8, 2, "whitened", jax.random.key(0)), seed=0)
-    value, gradient = jax.jit(jax.value_and_grad(total))(phi)
-    assert float(value) == 0.0
-    assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(gradient))
 
 
 def test_unseen_embeddings_are_uniform_over_the_box_of_the_others() -> None:

@@ -20,9 +20,17 @@ from droprl import BC, DROP, FBC, Adaptation, DropError
         (DROP, "learning_rate", -1.0),
         (DROP, "target_rate", 0.0),
         (DROP, "multiplier_max", -1.0),
+        (DROP, "score_models", 0),
+        (DROP, "score_smoothing", -0.1),
+        (DROP, "policy_smoothing", float("nan")),
+        (DROP, "td_lambda", 1.0),
+        (DROP, "td_lambda", -0.1),
         (DROP, "depths", (2, 0, 1, 1, 1)),
         (BC, "width", 0),
         (BC, "batch_size", 0),
+        (BC, "average_rate", 0.0),
+        (BC, "average_rate", 1.5),
+        (FBC, "average_rate", 0.0),
         (FBC, "learning_rate", float("nan")),
         (FBC, "top_fraction", 0.0),
         (FBC, "top_fraction", 1.1),
@@ -42,3 +50,4 @@ def test_a_senseless_setting_is_refused_by_name(kind: Any, name: str, value: Any
 def test_what_is_left_open_is_allowed() -> None:
     assert DROP(discount=None, n_sub_tasks=None).adaptation.starts is None
     assert DROP(discount=1.0, target_rate=1.0).discount == 1.0
+    assert DROP(td_lambda=0.0).td_lambda == 0.0

@@ -14,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from droprl import DROP
 from droprl.data import Dataset
 from droprl.data.scaling import Scaling, fit_scaling
-from droprl.data.transitions import PROBE_STEPS, Batch, Prepared, Transitions, prepare
+from droprl.data.transitions import PROBE_STEPS, Batch, Prepared, Transitions, _lambda_horizons, prepare
 
 MIXED: Layout = [(3, "terminal"), (4, "timeout"), (1, "timeout"), (2, "cut")]
 ALL = [np.array([0, 1, 2, 3])]
@@ -35,9 +36,16 @@ def places(observations: Any) -> list[tuple[int, int]]:
     return [(int(episode), int(step)) for episode, step in np.asarray(observations)[:, :2]]
 
 
-def check_against_definition(dataset: Dataset, prepared: Prepared, discount: float, n_steps: int | None) -> None:
+def check_against_definition(
+    dataset: Dataset, prepared: Prepared, discount: float, n_steps: int | np.ndarray | None
+) -> None:
+    """With one n for all rows, or an n for each of them."""
     batch = rows_of(prepared.transitions, dataset.n_steps)
-    expected = targets_by_definition(dataset, discount, n_steps)
+    if isinstance(n_steps, np.ndarray):
+        by_n = {int(n): targets_by_definition(dataset, discount, int(n)) for n in np.unique(n_steps)}
+        expected = [by_n[int(n)][row] for row, n in enumerate(n_steps)]
+    else:
+        expected = targets_by_definition(dataset, discount, n_steps)
     known = np.array([t.known for t in expected])
     np.testing.assert_array_equal(batch.has_target, known.astype(np.float32))
     np.testing.assert_allclose(batch.reward[known], [t.reward for t in expected if t.known], rtol=1e-5, atol=1e-6)
@@ -126,6 +134,64 @@ def test_each_observation_is_stored_once() -> None:
     prepared = prepare(make_dataset(MIXED, next_observations=True), ALL, **RAW)
     assert len(prepared.transitions.observations) == 10 + 4
     assert len(prepare(make_dataset(MIXED), ALL, **RAW).transitions.observations) == 10
+
+
+# --- TD(λ): each row draws its own n ---
+
+
+@settings(max_examples=25, deadline=None)
+@given(layout=layouts(), next_observations=st.booleans(), td_lambda=st.sampled_from([0.5, 0.8]))
+def test_with_td_lambda_each_row_has_the_target_of_its_own_horizon(
+    layout: Layout, next_observations: bool, td_lambda: float
+) -> None:
+    """Cut where its episode ends, as any n-step target is."""
+    dataset = make_dataset(layout, next_observations=next_observations)
+    prepared = prepare(dataset, [np.arange(len(layout))], discount=0.5, td_lambda=td_lambda, **RAW)
+    drawn = _lambda_horizons(TOTAL, td_lambda)
+    assert len(np.unique(drawn)) > 2
+    check_against_definition(dataset, prepared, 0.5, drawn)
+    episode = np.repeat(np.arange(len(layout)), [length for length, _ in layout])
+    assert [e for e, _ in places(rows_of(prepared.transitions, TOTAL).next_observation)] == episode.tolist()
+
+
+@pytest.mark.parametrize("td_lambda", [0.5, 0.9])
+def test_horizons_are_geometric(td_lambda: float) -> None:
+    """One long episode, its end left out: γ to the power of n tells n, which is n with chance (1 − λ) λⁿ⁻¹."""
+    size, kept = 20_000, 19_000
+    prepared = prepare(make_dataset([(size, "timeout")]), [np.array([0])], discount=0.9, td_lambda=td_lambda, **RAW)
+    horizon = np.rint(np.log(np.asarray(prepared.transitions.discount[:kept], float)) / np.log(0.9)).astype(int)
+    mean, spread = 1 / (1 - td_lambda), np.sqrt(td_lambda) / (1 - td_lambda)
+    assert abs(horizon.mean() - mean) < 4 * spread / np.sqrt(kept)
+    chance = (1 - td_lambda) * td_lambda ** np.arange(6)
+    counts = np.bincount(horizon, minlength=8)[1:7]
+    rest = kept - counts.sum()
+    assert stats.chisquare([*counts, rest], kept * np.array([*chance, 1 - chance.sum()])).pvalue > 1e-3
+    assert abs(np.corrcoef(horizon[:-1], horizon[1:])[0, 1]) < 4 / np.sqrt(kept)  # each row draws for itself
+
+
+def same_tables(one: Prepared, other: Prepared) -> bool:
+    return all(np.array_equal(a, b) for a, b in zip(one.transitions, other.transitions, strict=True))
+
+
+def test_a_td_lambda_of_zero_is_one_step() -> None:
+    dataset = make_dataset(MIXED, next_observations=True)
+    one_step, zero, half, again = (
+        prepare(dataset, ALL, discount=0.9, td_steps=1, td_lambda=td_lambda, **RAW)
+        for td_lambda in (None, 0.0, 0.5, 0.5)
+    )
+    assert same_tables(zero, one_step)
+    assert not same_tables(half, one_step)
+    assert same_tables(half, again)  # drawn once and for all: a run that resumes learns from the same targets
+    for found, expected in zip(half.probe.batch, one_step.probe.batch, strict=True):  # the probe's go to the end
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_drop_takes_td_lambda_instead_of_td_steps() -> None:
+    dataset = make_dataset(MIXED, next_observations=True)
+    sizes: dict[str, Any] = {"n_sub_tasks": 2, "trajectories_per_sub_task": 2, "discount": 0.9}
+    one_step, three_steps = (DROP(td_steps=n, **sizes).prepare(dataset) for n in (1, 3))
+    assert same_tables(DROP(td_steps=3, td_lambda=0.0, **sizes).prepare(dataset), one_step)
+    assert not same_tables(three_steps, one_step)
 
 
 # --- drawing ---

@@ -1,4 +1,4 @@
-"""One update of DROP: Adam on the gradient, projected dual ascent on λ, a soft step of the target; all by hand."""
+"""One update: Adam on the gradient, projected dual ascent on λ, a soft step of the averages, which act; all by hand."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from droprl.algorithms.bc import BC, BCState
 from droprl.algorithms.drop import DROP, DropState
 from droprl.data.transitions import Batch, Spec
 
@@ -32,6 +33,7 @@ VIOLATED = DROP(
 )
 SATISFIED = replace(VIOLATED, threshold=5.0)
 WITHOUT = replace(VIOLATED, constraint="none")
+CLONING = BC(width=4, state_depth=1, action_depth=1, learning_rate=0.01, average_rate=0.25)
 
 
 @pytest.fixture(autouse=True)
@@ -41,8 +43,8 @@ def _double_precision() -> Iterator[None]:
 
 
 @cache
-def update(drop: DROP) -> Any:
-    return jax.jit(drop.update)
+def update(algorithm: DROP | BC) -> Any:
+    return jax.jit(algorithm.update)
 
 
 @cache
@@ -64,6 +66,16 @@ def make_state(drop: DROP, multiplier: float) -> DropState:
     drawn = jax.tree.map(lambda leaf: jnp.asarray(0.5 * rng.normal(size=leaf.shape)), shapes)
     still = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes.optimizer)
     return drawn._replace(optimizer=still, multiplier=jnp.asarray(multiplier, dtype=float))
+
+
+def cloning_state() -> BCState:
+    rng = np.random.default_rng(0)
+    fresh = CLONING.init(jax.random.key(0), SPEC)
+    policy, averaged = (
+        jax.tree.map(lambda leaf: jnp.asarray(0.5 * rng.normal(size=leaf.shape)), p)
+        for p in (fresh.behavior_policy, fresh.averaged)
+    )
+    return BCState(policy, averaged, fresh.optimizer)
 
 
 def leaves(tree: Any) -> list[np.ndarray]:
@@ -96,6 +108,52 @@ def test_the_averages_follow_the_new_networks() -> None:
     old, new = leaves(before.averaged), leaves(after.networks)
     for found, a, b in zip(leaves(after.averaged), old, new, strict=True):
         np.testing.assert_allclose(found, 0.75 * a + 0.25 * b, rtol=1e-6)
+
+
+@pytest.mark.parametrize("rate", [0.25, 1.0])
+def test_the_average_of_a_cloned_policy_follows_its_new_weights(rate: float) -> None:
+    before = cloning_state()
+    after = update(replace(CLONING, average_rate=rate))(before, make_batch(0), KEYS[0])[0]
+    old, new = leaves(before.averaged), leaves(after.behavior_policy)
+    assert all(np.any(a != b) for a, b in zip(leaves(before.behavior_policy), new, strict=True))
+    for found, a, b in zip(leaves(after.averaged), old, new, strict=True):
+        np.testing.assert_allclose(found, (1 - rate) * a + rate * b, rtol=1e-6)
+
+
+def test_training_begins_with_the_average_at_the_weights() -> None:
+    for algorithm in (VIOLATED, CLONING):
+        trained, averaged, *_ = algorithm.init(jax.random.key(0), SPEC)
+        for a, b in zip(leaves(trained), leaves(averaged), strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def shifted(tree: Any) -> Any:
+    return jax.tree.map(lambda leaf: leaf + 0.1 * jnp.arange(leaf.size).reshape(leaf.shape), tree)
+
+
+def acted(algorithm: DROP | BC, state: Any) -> np.ndarray:
+    policy = algorithm.policy(state)
+    observations = make_batch(3).observation
+    return np.asarray(jax.jit(lambda: policy.act(policy.start(6), observations, KEYS[0])[1])())
+
+
+def test_a_cloned_policy_acts_with_its_average() -> None:
+    state = cloning_state()
+    before = acted(CLONING, state)
+    np.testing.assert_array_equal(
+        acted(CLONING, state._replace(behavior_policy=shifted(state.behavior_policy))), before
+    )
+    assert np.abs(acted(CLONING, state._replace(averaged=shifted(state.averaged))) - before).min() > 1e-3
+
+
+def test_drop_acts_with_its_averages() -> None:
+    """φ, β and f, all three: the z of the best embedding, by the averaged score, decides what the averaged β does."""
+    drop, state = VIOLATED, make_state(VIOLATED, 0.4)
+    before = acted(drop, state)
+    np.testing.assert_array_equal(acted(drop, state._replace(networks=shifted(state.networks))), before)
+    for part in ("embedding", "behavior_policy", "score_model"):
+        averaged = replace(state.averaged, **{part: shifted(getattr(state.averaged, part))})
+        assert np.abs(acted(drop, state._replace(averaged=averaged)) - before).max() > 1e-3, part
 
 
 @pytest.mark.parametrize("start", [0.0, 0.2, 0.9, 1.0])
@@ -132,6 +190,19 @@ def test_without_the_constraint_nothing_of_it_is_left() -> None:
         np.testing.assert_allclose(a, b, rtol=1e-9)
     with_one = update(VIOLATED)(state._replace(multiplier=jnp.asarray(1.0, dtype=float)), make_batch(0), KEYS[0])[0]
     f_without, f_with = leaves(without.networks.score_model), leaves(with_one.networks.score_model)
+    assert any(np.any(a != b) for a, b in zip(f_without, f_with, strict=True))
+
+
+def test_the_hinge_has_no_multiplier_to_move() -> None:
+    """Its weight is constant: λ is 0 from the start, and the weights move as under any other λ."""
+    hinge = replace(VIOLATED, constraint="hinge")
+    assert float(jax.jit(lambda: hinge.init(jax.random.key(0), SPEC).multiplier)()) == 0.0
+    zero, one = (update(hinge)(make_state(hinge, start), make_batch(0), KEYS[0]) for start in (0.0, 1.0))
+    assert float(zero[0].multiplier) == float(zero[1]["multiplier"]) == 0.0
+    for a, b in zip(leaves(zero[0].networks), leaves(one[0].networks), strict=True):
+        np.testing.assert_array_equal(a, b)
+    without = update(WITHOUT)(make_state(WITHOUT, 0.0), make_batch(0), KEYS[0])[0]
+    f_without, f_with = leaves(without.networks.score_model), leaves(zero[0].networks.score_model)
     assert any(np.any(a != b) for a, b in zip(f_without, f_with, strict=True))
 
 

@@ -7,8 +7,9 @@ return of every episode, the score that was promised at its start, and the measu
 from __future__ import annotations
 
 import math
+import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from operator import itemgetter
@@ -50,18 +51,20 @@ class Job:
     steps: int = 20_000
     seeds: int = 5
     episodes: int = 10
-    checkpoints: int = 1  # of the last so many twentieths of training
+    checkpoints: int = 1  # kept, of the last so many twentieths of training
+    late: tuple[str, ...] = ()  # plays of all kept checkpoints; the others are of the last alone
     held_out: bool = False  # train without a tenth of the trajectories and measure on them
 
     @property
     def name(self) -> str:
-        return f"{self.experiment}/{self.dataset}/{self.variant}".replace("+", "_")
+        """Also its place among the results."""
+        return "/".join(re.sub(r"[^\w.-]+", "-", part) for part in (self.experiment, self.dataset, self.variant))
 
 
 def run_group(
     jobs: Sequence[Job], made: Sequence[Made], n_workers: int, say: Callable[[str], None]
-) -> list[dict[str, Any]]:
-    """Jobs whose networks have the same shapes, at once."""
+) -> Iterator[list[dict[str, Any]]]:
+    """Jobs whose networks have the same shapes, at once. Yields all results after each play, so that none is lost."""
     began = time.perf_counter()
     algorithms, prepared = [m.algorithm for m in made], [m.prepared for m in made]
     first = jobs[0]
@@ -96,13 +99,12 @@ def run_group(
                 result["measures"] |= held_out_measures(m.algorithm, m.prepared, state, m.held_out)
         results.append(result)
     measured = time.perf_counter()
-    for name, scores in play(jobs, made, stack, kept_states, n_workers, say).items():
-        for k, result in enumerate(results):
-            result["plays"][name] = scores[k] | {"steps": boundaries[len(boundaries) - first.checkpoints :]}
-    seconds = {"train": trained - began, "measure": measured - trained, "play": time.perf_counter() - measured}
-    for result in results:
-        result["seconds"] = {name: round(value, 1) for name, value in seconds.items()} | {"jobs": len(jobs)}
-    return results
+    for name, found in play(jobs, made, stack, kept_states, n_workers, say):
+        seconds = {"train": trained - began, "measure": measured - trained, "play": time.perf_counter() - measured}
+        for result, of_job in zip(results, found, strict=True):
+            result["plays"][name] = of_job
+            result["seconds"] = {name: round(value, 1) for name, value in seconds.items()} | {"jobs": len(jobs)}
+        yield results
 
 
 class Made(NamedTuple):
@@ -241,59 +243,59 @@ def play(
     states: Sequence[Any],
     n_workers: int,
     say: Callable[[str], None],
-) -> dict[str, list[dict[str, Any]]]:
-    """For each play and job: the score of every checkpoint, seed and episode, with the score promised at its start.
+) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """For each play, then for each job: the score of every checkpoint, seed and episode, and what was promised at s₀.
 
     The settings of a play are those of the adaptation; `sub_task` plays the z of one sub-task, a fraction of N.
     """
-    n_jobs, n_seeds, n = len(jobs), jobs[0].seeds, jobs[0].episodes
-    shape = (n_jobs, len(states), n_seeds, n)
-    all_states = jax.tree.map(lambda *leaves: jnp.stack(leaves, axis=1), *states)  # (job, checkpoint, seed, …)
-    env_ids = [str(m.dataset.env) for m in made]
-    ids = [env_ids[k] for k in np.indices(shape)[0].ravel()]
+    latest_first = list(reversed(states))
+    shape = (len(states), len(jobs), jobs[0].seeds, jobs[0].episodes)
+    ids = [str(made[k].dataset.env) for k in np.indices(shape)[1].ravel()]
     seeds = (EVALUATION_SEED + np.indices(shape)[3].ravel()).tolist()
-    sizes = (stack.spec.observation_size, stack.spec.action_size)
-    plays = [_Play(stack, all_states, shape, settings) for settings in jobs[0].plays.values()]
-    players = Players(len(plays), ids, seeds, sizes, n_workers)
-    say(f"playing {len(plays)} × {len(ids)} episodes")
-    for p in range(len(plays)):
-        players.go(p)
-    discounts = np.array([getattr(m.algorithm, "discount", None) or 0.99 for m in made]).reshape(-1, 1, 1, 1)
-    running, t = list(range(len(plays))), 0
-    while running:
-        for p in running:  # what one play's environments do, the device hides behind another's actions
-            players.wait()
-            if t:
-                plays[p].earn(players.arrays["rewards"][p].reshape(shape), discounts ** (t - 1))
-            plays[p].playing = players.arrays["playing"][p].reshape(shape).copy()
-            plays[p].dispatch(players.arrays["observations"][p])
-        running = [p for p in running if plays[p].playing.any()]
-        for p in running:
-            players.arrays["actions"][p] = plays[p].actions()
-            players.go(p)
-        t += 1
-        if t in (1, 10, 100) or t % 250 == 0:
-            say(f"step {t}")
+    players = Players(ids, seeds, (stack.spec.observation_size, stack.spec.action_size), n_workers)
+    discounts = np.array([getattr(m.algorithm, "discount", None) or 0.99 for m in made]).reshape(1, -1, 1, 1)
+    for name, settings in jobs[0].plays.items():
+        n_checkpoints = len(states) if name in jobs[0].late else 1
+        one = _Play(stack, latest_first[:n_checkpoints], jobs[0].episodes, settings)
+        shape = (n_checkpoints, *shape[1:])
+        began = time.perf_counter()
+        _play_out(one, players, shape, discounts)
+        say(f"played {name}: {np.prod(shape)} episodes, {one.n_steps} steps in {time.perf_counter() - began:.0f} s")
+        yield name, [_found(one, k, m) for k, m in enumerate(made)]
     players.close()
-    found: dict[str, list[dict[str, Any]]] = {}
-    for name, one in zip(jobs[0].plays, plays, strict=True):
-        found[name] = []
-        for k, m in enumerate(made):
-            low, high = m.dataset.score_range or (0.0, 100.0)
-            one_play = {
-                "scores": np.round(100.0 * (one.returns[k] - low) / (high - low), 2).tolist(),
-                "realised": np.round(one.discounted[k, -1] / m.prepared.reward_scale, 3).tolist(),
-            }
-            if one.promised is not None:
-                one_play["promised"] = np.round(one.promised[k, -1], 3).tolist()
-            found[name].append(one_play)
+
+
+def _play_out(one: _Play, players: Players, shape: tuple[int, ...], discounts: np.ndarray) -> None:
+    n = int(np.prod(shape))
+    one.returns, one.discounted = np.zeros(shape), np.zeros(shape)
+    players.reset(n)
+    playing = np.ones(shape)
+    while playing.any():
+        players.arrays["actions"][:n] = one.act(players.arrays["observations"][:n].reshape(*shape, -1))
+        players.step()
+        rewards = playing * players.arrays["rewards"][:n].reshape(shape)
+        one.returns += rewards
+        one.discounted += discounts**one.n_steps * rewards
+        one.n_steps += 1
+        playing = players.arrays["playing"][:n].reshape(shape).copy()
+
+
+def _found(one: _Play, k: int, made: Made) -> dict[str, Any]:
+    """What job k's policies earned, checkpoints in the order of training; promises are of the last one."""
+    low, high = made.dataset.score_range or (0.0, 100.0)
+    found = {
+        "scores": np.round(100.0 * (one.returns[::-1, k] - low) / (high - low), 2).tolist(),
+        "realised": np.round(one.discounted[0, k] / made.prepared.reward_scale, 3).tolist(),
+    }
+    if one.promised is not None:
+        found["promised"] = np.round(one.promised[0, k], 3).tolist()
     return found
 
 
 class _Play:
-    """The policies of one play, and their memory."""
+    """The policies of one play, (checkpoint, job, seed), and their memory."""
 
-    def __init__(self, stack: Stack, states: Any, shape: tuple[int, ...], settings: dict[str, Any]) -> None:
+    def __init__(self, stack: Stack, states: Sequence[Any], episodes: int, settings: dict[str, Any]) -> None:
         settings = dict(settings)
         sub_task = settings.pop("sub_task", None)
         algorithm = with_adaptation(stack.template, **settings)
@@ -305,30 +307,23 @@ class _Play:
             number = math.floor(sub_task * stack.spec.n_sub_tasks)
             return FixedPolicy(policy.behavior_policy, policy.embeddings[number], False)
 
-        def step(policies: Any, scaling: Any, carry: Any, observations: Any) -> Any:
-            def of_one(policy: Any, scaling: Any, carry: Any, observations: Any) -> Any:
-                carry, actions = policy.act(carry, scaling.observations_in(observations), jax.random.key(0))
-                return carry, jnp.clip(scaling.actions_out(actions), scaling.action_low, scaling.action_high)
+        def of_one(policy: Any, scaling: Any, carry: Any, observations: Any) -> Any:
+            carry, actions = policy.act(carry, scaling.observations_in(observations), jax.random.key(0))
+            return carry, jnp.clip(scaling.actions_out(actions), scaling.action_low, scaling.action_high)
 
-            over = jax.vmap(jax.vmap(of_one, (0, None, 0, 0)), (0, None, 0, 0))
-            return jax.vmap(over)(policies, scaling, carry, observations)
-
-        self.policies = jax.jit(jax.vmap(jax.vmap(jax.vmap(policy_of))))(states)
-        self.carry: Any = jax.vmap(jax.vmap(jax.vmap(lambda policy: policy.start(shape[3]))))(self.policies)
-        self.scaling, self.shape, self.step = stack.scaling, shape, eqx.filter_jit(step)
-        self.playing, self.returns, self.discounted = np.ones(shape), np.zeros(shape), np.zeros(shape)
+        over_seeds = jax.vmap(of_one, (0, None, 0, 0))
+        over_all = jax.vmap(jax.vmap(over_seeds), (0, None, 0, 0))
+        policies = jax.jit(jax.vmap(jax.vmap(policy_of)))
+        self.policies: Any = jax.tree.map(lambda *leaves: jnp.stack(leaves), *[policies(s) for s in states])
+        self.carry: Any = jax.vmap(jax.vmap(jax.vmap(lambda policy: policy.start(episodes))))(self.policies)
+        self.scaling, self.step = stack.scaling, eqx.filter_jit(over_all)
+        self.returns = self.discounted = np.empty(0)
         self.promised: np.ndarray | None = None
-        self.acted: Any = None
+        self.n_steps = 0
 
-    def earn(self, rewards: np.ndarray, discounts: np.ndarray) -> None:
-        self.returns += rewards * self.playing
-        self.discounted += discounts * rewards * self.playing
-
-    def dispatch(self, observations: np.ndarray) -> None:
-        given = jnp.asarray(observations.reshape(*self.shape, -1), jnp.float32)
-        self.carry, self.acted = self.step(self.policies, self.scaling, self.carry, given)
-
-    def actions(self) -> np.ndarray:
-        if self.promised is None and hasattr(self.carry, "inferred"):
+    def act(self, observations: np.ndarray) -> np.ndarray:
+        given = jnp.asarray(observations, jnp.float32)
+        self.carry, acted = self.step(self.policies, self.scaling, self.carry, given)
+        if self.n_steps == 0 and hasattr(self.carry, "inferred"):
             self.promised = np.asarray(self.carry.inferred.score)
-        return np.asarray(self.acted).reshape(-1, self.acted.shape[-1])
+        return np.asarray(acted).reshape(-1, acted.shape[-1])

@@ -10,6 +10,10 @@ import json
 import re
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from experiment import Job, Made
 
 
 def main() -> None:
@@ -22,7 +26,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="only jobs whose name has this regular expression")
     options = parser.parse_args()
 
-    from experiment import Job, Made, prepare_job, run_group
+    from experiment import prepare_job, run_group
     from jobs import EXPERIMENTS
     from stack import shape_key
 
@@ -34,7 +38,7 @@ def main() -> None:
     groups: dict[str, list[tuple[Job, Made]]] = {}
     for job in (job for name in options.experiments for job in EXPERIMENTS[name]()):
         there = all((options.data / f"{part}.hdf5").exists() for part in job.dataset.split("+") if "maze" not in part)
-        if not re.search(options.only, job.name) or not there or (options.out / f"{job.name}.json").exists():
+        if not re.search(options.only, job.name) or not there or _is_whole(options.out / f"{job.name}.json", job):
             continue
         made = prepare_job(job, options.data)
         key = repr((job.steps, job.seeds, job.episodes, job.checkpoints, job.plays))
@@ -44,12 +48,19 @@ def main() -> None:
     for part in parts:
         jobs, made_ready = [job for job, _ in part], [made for _, made in part]
         say(f"group: {', '.join(job.name for job in jobs)}")
-        for job, result in zip(jobs, run_group(jobs, made_ready, options.workers, say), strict=True):
-            path = options.out / f"{job.name}.json"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.with_suffix(".tmp").write_text(json.dumps(result))
-            path.with_suffix(".tmp").rename(path)
-            say(f"wrote {path.name} of {job.dataset}")
+        for results in run_group(jobs, made_ready, options.workers, say):
+            for job, result in zip(jobs, results, strict=True):
+                _write(options.out / f"{job.name}.json", result)
+
+
+def _is_whole(path: Path, job: Job) -> bool:
+    return path.exists() and set(json.loads(path.read_text())["plays"]) == set(job.plays)
+
+
+def _write(path: Path, result: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.with_suffix(".tmp").write_text(json.dumps(result))
+    path.with_suffix(".tmp").rename(path)
 
 
 if __name__ == "__main__":

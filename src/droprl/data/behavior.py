@@ -6,6 +6,7 @@ hindsight which trajectories were lucky. Where all trajectories act alike, retur
 
 from __future__ import annotations
 
+import warnings
 from functools import lru_cache
 
 import numpy as np
@@ -17,6 +18,7 @@ from droprl.data.decompose import SubTasks
 FEATURES = 64
 PRIOR_STEPS = 100.0  # a trajectory's own steps weigh against this many of the mean behaviour
 COMPONENTS = 10
+ATTEMPTS = 10  # of k-means
 RETURN_WEIGHT = 0.2  # one standard deviation of return counts as this many of action, in every action dimension
 
 
@@ -26,13 +28,14 @@ def behavior_sub_tasks(dataset: Dataset, n_sub_tasks: int, at_least: int, seed: 
     returns = (dataset.returns - dataset.returns.mean()) / max(float(dataset.returns.std()), 1e-9)
     earned = RETURN_WEIGHT * np.sqrt(dataset.action_size) * returns[:, None]
     points = np.concatenate([behavior_signatures(dataset, seed), earned], axis=1)
-    _, group = kmeans2(points, n_groups, minit="++", seed=np.random.default_rng(seed), iter=50)
+    group = _k_means(points, n_groups, np.random.default_rng(seed))
     return [members for i in range(n_groups) if (members := np.flatnonzero(group == i)).size]
 
 
 @lru_cache(maxsize=1)  # asked for twice, before and after γ is chosen
 def behavior_signatures(dataset: Dataset, seed: int = 0) -> np.ndarray:
-    """(E, ·): a point for each trajectory; squared distances are mean squared differences of action over the data.
+    """(E, ·): a point for each trajectory; squared distances are mean squared differences of action over the data, with
+    a trajectory that has not been somewhere acting there as all do on average.
 
     Each trajectory's actions are regressed on random features of its states, shrunk towards the regression of all
     trajectories; the coefficients are measured in the metric of the features' second moment over all states, and the
@@ -52,6 +55,19 @@ def behavior_signatures(dataset: Dataset, seed: int = 0) -> np.ndarray:
     centred = np.array(signatures) - np.mean(signatures, axis=0)
     left, scale, _ = np.linalg.svd(centred, full_matrices=False)
     return np.asarray((left * scale)[:, :COMPONENTS])
+
+
+def _k_means(points: np.ndarray, n_groups: int, rng: np.random.Generator) -> np.ndarray:
+    """The group of each point: the tightest of several attempts, as one alone often splits a group and merges two."""
+    tightest, found = np.inf, np.zeros(len(points), int)
+    for _ in range(ATTEMPTS):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # fewer different points than groups leave some empty, which is well
+            centres, group = kmeans2(points, n_groups, minit="++", seed=rng, iter=50)
+        inertia = float(np.sum((points - np.nan_to_num(centres)[group]) ** 2))
+        if inertia < tightest:
+            tightest, found = inertia, group
+    return found
 
 
 def _features(dataset: Dataset, seed: int) -> np.ndarray:
