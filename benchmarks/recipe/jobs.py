@@ -127,8 +127,9 @@ def ascent() -> list[Job]:
     grad_ada = {"rule": "grad-ada"} | SHORT_ASCENT
     plays: dict[str, dict[str, Any]] = {
         "best-ada": {"rule": "best-ada"},
+        "trust 0.05": grad_ada | {"trust_radius": 0.05},
         "trust 0.1": grad_ada | {"trust_radius": 0.1},
-        "trust 0.25": grad_ada,
+        "trust 0.25": grad_ada | {"trust_radius": 0.25},
         "trust 0.5": grad_ada | {"trust_radius": 0.5},
         "trust 1": grad_ada | {"trust_radius": 1.0, "ascent_steps": 30},
         "box": grad_ada | {"region": "box", "ascent_steps": 30},

@@ -16,6 +16,7 @@ import optax
 from jax import Array
 
 from droprl.adapt import FixedPolicy
+from droprl.algorithms.averaging import averaged
 from droprl.algorithms.diagnostics import Check
 from droprl.algorithms.protocol import Metrics
 from droprl.data.dataset import Dataset
@@ -84,8 +85,8 @@ class BC:
         loss, gradient = jax.value_and_grad(self._loss)(state.behavior_policy, batch)
         step, optimizer = self._optimizer().update(gradient, state.optimizer)
         policy = optax.apply_updates(state.behavior_policy, step)
-        averaged = optax.incremental_update(policy, state.averaged, self.average_rate)
-        return BCState(policy, averaged, optimizer), {"clone_loss": loss}
+        average = averaged(state.averaged, policy, self.average_rate, optimizer)
+        return BCState(policy, average, optimizer), {"clone_loss": loss}
 
     def policy(self, state: BCState) -> FixedPolicy:
         return FixedPolicy(state.averaged, jnp.zeros(0), self.sample_actions)

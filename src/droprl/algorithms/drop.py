@@ -19,6 +19,7 @@ from jax import Array
 
 from droprl.adapt import Adaptation, AdaptivePolicy
 from droprl.adapt.inference import embedding_box
+from droprl.algorithms.averaging import averaged
 from droprl.algorithms.diagnostics import Check, drop_checks, r_squared, spearman
 from droprl.algorithms.protocol import Metrics
 from droprl.data.behavior import behavior_sub_tasks
@@ -299,8 +300,12 @@ class DROP:
         if self.constraint == "lagrangian":
             ascended = multiplier + self.multiplier_rate * (metrics["gap"] - self.threshold)
             multiplier = jnp.clip(ascended, 0.0, self.multiplier_max)
-        averaged = optax.incremental_update(networks, state.averaged, self.target_rate)
-        return DropState(networks, averaged, optimizer, multiplier), metrics | {"multiplier": multiplier}
+        average = Networks(
+            averaged(state.averaged.embedding, networks.embedding, self.target_rate, optimizer),
+            averaged(state.averaged.behavior_policy, networks.behavior_policy, self.target_rate, optimizer),
+            optax.incremental_update(networks.score_model, state.averaged.score_model, self.target_rate),
+        )
+        return DropState(networks, average, optimizer, multiplier), metrics | {"multiplier": multiplier}
 
     def _optimizer(self) -> optax.GradientTransformation:
         return optax.adam(self.learning_rate)

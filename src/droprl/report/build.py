@@ -122,16 +122,8 @@ def _diagnostic_charts(runs: Sequence[Run]) -> list[Chart]:
 
 
 def _sub_tasks(run: Run, predicted: list[float] | None) -> SubTaskReturns:
-    """By descending mean return, which is the order of Rank but not of the other decompositions."""
     summary = run.sub_tasks()
-    order = np.argsort(-np.asarray(summary.mean), kind="stable")
-
-    def ordered(values: list[float]) -> list[float]:
-        return [values[n] for n in order]
-
-    return SubTaskReturns(
-        ordered(summary.mean), ordered(summary.low), ordered(summary.high), predicted and ordered(predicted)
-    )
+    return SubTaskReturns(summary.mean, summary.low, summary.high, predicted)
 
 
 def _scores_at_start(policy: LoadedPolicy, n_starts: int = 8) -> list[float]:
