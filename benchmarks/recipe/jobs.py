@@ -160,7 +160,7 @@ def main() -> list[Job]:
     jobs = []
     for dataset in DATASETS:
         for rule in ("rank", "behavior"):
-            settings = PAPER | cut(dataset, rule) | {"constraint": "none"}
+            settings = PAPER | cut(dataset, rule)
             jobs.append(Job("main", dataset, rule, settings=settings, plays=RULES, **budget))
         jobs += [Job("main", dataset, name, name, PAPER, {name: {}}, **budget) for name in ("bc", "fbc")]
     return jobs

@@ -78,8 +78,7 @@ class TaskEmbedding(eqx.Module):
 class BehaviorPolicy(eqx.Module):
     """β(a|s, z) = Enc_2(z, Enc_1(s)). The state's encoding does not depend on z, so that many z can share it.
 
-    With modulation, z also scales and shifts that encoding: concatenated alone it steers so weakly that a sub-task's
-    policy acts like the others' wherever its own trajectories have not been.
+    With modulation, z also scales and shifts that encoding, and so steers more than one input among many can.
     """
 
     state_encoder: MLP

@@ -36,7 +36,7 @@ class Adaptation:
     """plain adds step_size · ∇f (equation 9); normalized makes every step exactly step_size long."""
     region: Literal["trust", "box", "none"] = "trust"
     """Where z may go: within trust_radius of the embedding it started from, inside the box of all z_n, or anywhere."""
-    trust_radius: float = 0.1
+    trust_radius: float = 0.25
     """|z − z_n| at most. Whitened embeddings have a standard deviation of 1."""
     starts: int | None = None
     """Ascend only from this many embeddings, those with the highest score; None is all N, as in the paper."""

@@ -82,8 +82,8 @@ class DROP:
     """whitened: zero mean and unit variance of the z_n per dimension, cannot collapse; tanh: bounded by (-1, 1)."""
     td_into_embedding: bool = False
     """The paper trains φ by the TD loss too; at its scale that collapses the embeddings."""
-    conditioning: Conditioning = "modulate"
-    """How z enters β: the paper concatenates it to the state's encoding; modulate also scales and shifts that by z."""
+    conditioning: Conditioning = "concatenate"
+    """How z enters β: concatenated to the state's encoding, as in the paper, or modulate: it scales and shifts that too."""
     head: PolicyHead = "deterministic"
     """deterministic clones by squared error; gaussian learns a standard deviation as well."""
     sample_actions: bool = False
