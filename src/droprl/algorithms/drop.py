@@ -83,7 +83,7 @@ class DROP:
     td_into_embedding: bool = False
     """The paper trains φ by the TD loss too; at its scale that collapses the embeddings."""
     conditioning: Conditioning = "concatenate"
-    """How z enters β: concatenated to the state's encoding, as in the paper, or modulate: it scales and shifts that too."""
+    """How z enters β: concatenated to the state's encoding, as in the paper; modulate scales and shifts that too."""
     head: PolicyHead = "deterministic"
     """deterministic clones by squared error; gaussian learns a standard deviation as well."""
     sample_actions: bool = False
