@@ -7,7 +7,7 @@ import math
 import shutil
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import gymnasium
 import numpy as np
@@ -15,6 +15,7 @@ import pytest
 from training import learnable_dataset, refusal, tiny
 
 from droprl import evaluate, load_policy
+from droprl.adapt import InferenceRule
 from droprl.evaluation import load_evaluations
 from droprl.train import Run, fit
 
@@ -70,6 +71,14 @@ def test_what_was_written_is_read_back(run: Run) -> None:
     assert found in load_evaluations(run)
     path = run.evaluation_folder / "bc-last.json"
     assert json.loads(path.read_text()) == json.loads(json.dumps(found.to_json()))
+
+
+def test_evaluations_of_every_rule_come_back_in_the_order_of_the_rules(tmp_path: Path) -> None:
+    run = fit(learnable_dataset(), tiny("drop"), out=tmp_path / "run", steps=2, progress=False)
+    order = get_args(InferenceRule)
+    for rule in reversed(order):
+        play(run, rule=rule)
+    assert [found.rule for found in load_evaluations(run)] == list(order)
 
 
 def test_what_an_interruption_left_is_the_last_checkpoint_but_not_of_the_papers_six(tmp_path: Path) -> None:

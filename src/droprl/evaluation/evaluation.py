@@ -12,7 +12,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from droprl.adapt import RULES, InferenceRule
+from droprl.adapt import InferenceRule
 from droprl.data.dataset import normalized_scores
 from droprl.data.tasks import find_task
 from droprl.errors import DropError
@@ -215,7 +215,8 @@ def load_evaluations(run: Run) -> list[Evaluation]:
     """The evaluations that were written for a run, in the order of the rules."""
     paths = [p for p in sorted(run.evaluation_folder.glob("*.json")) if not p.name.startswith(TEMPORARY)]
     found = [_from_json(read_json(path), path) for path in paths]
-    return sorted(found, key=lambda e: (e.protocol, len(e.changed), 0 if e.rule is None else RULES.index(e.rule)))
+    order = (None, *get_args(InferenceRule))
+    return sorted(found, key=lambda e: (e.protocol, len(e.changed), order.index(e.rule)))
 
 
 def _from_json(content: Any, where: Path) -> Evaluation:
