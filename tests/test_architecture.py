@@ -124,14 +124,18 @@ def test_everything_the_package_promises_is_there() -> None:
         _ = droprl.unheard_of
 
 
+def printed_by(code: str) -> str:
+    """In a process of its own: what was imported before must not matter."""
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+
+
 def test_the_public_names_are_themselves_whatever_was_imported_before() -> None:
     """A sub-package of the same name as a function would take its place once it is imported."""
     code = (
         "import droprl.cli.demo, droprl; "
         "print(all(callable(getattr(droprl, n)) or n == '__version__' for n in droprl.__all__))"
     )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert said.stdout.strip() == "True"
+    assert printed_by(code) == "True"
 
 
 def test_xla_is_told_to_repeat_itself_before_it_starts() -> None:
@@ -140,5 +144,4 @@ def test_xla_is_told_to_repeat_itself_before_it_starts() -> None:
         "import droprl.cli.train, droprl.cli.demo; from jax._src import xla_bridge; "
         "print(xla_bridge.backends_are_initialized())"
     )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert said.stdout.strip() == "False"
+    assert printed_by(code) == "False"

@@ -41,7 +41,7 @@ def main() -> None:
         if not re.search(options.only, job.name) or not there or _is_whole(options.out / f"{job.name}.json", job):
             continue
         made = prepare_job(job, options.data)
-        key = repr((job.steps, job.seeds, job.episodes, job.checkpoints, job.plays))
+        key = repr((job.steps, job.seeds, job.episodes, job.checkpoints, job.plays, job.late))
         groups.setdefault(key + shape_key(made.algorithm, made.prepared), []).append((job, made))
     parts = [jobs[i : i + options.most] for jobs in groups.values() for i in range(0, len(jobs), options.most)]
     say(f"{sum(map(len, parts))} jobs in {len(parts)} groups of {[len(p) for p in parts]}")

@@ -17,7 +17,7 @@ import numpy as np
 
 from droprl.algorithms import Algorithm
 from droprl.data.transitions import Prepared
-from droprl.train.loop import UPDATE, init_seed
+from droprl.train.loop import init_seed, updates
 
 # Numbers that enter the losses only by arithmetic.
 NUMBERS = [
@@ -89,21 +89,7 @@ class Stack:
     def _updates_of_one(
         self, state: Any, seed: jax.Array, numbers: Any, table: Any, first: jax.Array, count: jax.Array
     ) -> Any:
-        """As in `droprl.train.loop`, with the same random numbers."""
-        algorithm = self.algorithm(numbers)
-        key = jax.random.fold_in(jax.random.key(seed), UPDATE)
-
-        def step(i: jax.Array, carry: Any) -> Any:
-            state, sums = carry
-            sample_key, update_key = jax.random.split(jax.random.fold_in(key, i))
-            state, metrics = algorithm.update(state, table.sample(sample_key, algorithm.batch_size), update_key)
-            return state, jax.tree.map(jnp.add, sums, metrics)
-
-        def metrics_of_one() -> Any:
-            return algorithm.update(state, table.sample(key, algorithm.batch_size), key)[1]
-
-        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(metrics_of_one))
-        return jax.lax.fori_loop(first, first + count, step, (state, zeros))
+        return updates(self.algorithm(numbers), state, seed, table, first, count)
 
 
 def with_adaptation(algorithm: Any, **settings: Any) -> Any:

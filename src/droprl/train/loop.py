@@ -8,6 +8,7 @@ a CPU, where the seeds take turns in one program, and up to the rounding of batc
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from operator import itemgetter
 from typing import Any
 
@@ -25,6 +26,28 @@ INIT, UPDATE = 0, 1  # the streams of random numbers of a seed
 
 def init_seed(algorithm: Algorithm, spec: Spec, seed: Array) -> State:
     return algorithm.init(jax.random.fold_in(jax.random.key(seed), INIT), spec)
+
+
+def updates(
+    algorithm: Algorithm, state: State, seed: Array, transitions: Transitions, first: Array, count: Array
+) -> tuple[State, Metrics]:
+    """`count` updates of one seed from number `first` on, and the sums of their metrics."""
+    key = jax.random.fold_in(jax.random.key(seed), UPDATE)
+
+    def step(i: Array, carry: tuple[State, Metrics]) -> tuple[State, Metrics]:
+        state, sums = carry
+        sample_key, update_key = jax.random.split(jax.random.fold_in(key, i))
+        batch = transitions.sample(sample_key, algorithm.batch_size)
+        state, metrics = algorithm.update(state, batch, update_key)
+        return state, jax.tree.map(jnp.add, sums, metrics)
+
+    def metrics_of_one() -> Metrics:
+        return algorithm.update(state, transitions.sample(key, algorithm.batch_size), key)[1]
+
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(metrics_of_one))
+    # A loop over a traced count, not a scan of a fixed length: any number of updates runs the one compiled program.
+    trained: tuple[State, Metrics] = jax.lax.fori_loop(first, first + count, step, (state, zeros))
+    return trained
 
 
 def _over_seeds(function: Callable[..., Any], n_stacked: int, donate: tuple[int, ...] = ()) -> Callable[..., Any]:
@@ -61,7 +84,7 @@ class Loop:
         self._seeds = jnp.asarray(seeds, jnp.uint32)
         self._spec = prepared.spec
         self._transitions, self._probe = prepared.transitions, prepared.probe
-        self._run = _over_seeds(self._updates, n_stacked=2, donate=(0,))
+        self._run = _over_seeds(partial(updates, algorithm), n_stacked=2, donate=(0,))
         self._diagnose = _over_seeds(algorithm.diagnose, n_stacked=1)
 
     def init(self) -> State:
@@ -80,23 +103,3 @@ class Loop:
     def diagnose(self, states: State) -> dict[str, np.ndarray]:
         found: dict[str, np.ndarray] = jax.device_get(self._diagnose(states, self._probe))
         return found
-
-    def _updates(
-        self, state: State, seed: Array, transitions: Transitions, first: Array, count: Array
-    ) -> tuple[State, Metrics]:
-        key = jax.random.fold_in(jax.random.key(seed), UPDATE)
-
-        def step(i: Array, carry: tuple[State, Metrics]) -> tuple[State, Metrics]:
-            state, sums = carry
-            sample_key, update_key = jax.random.split(jax.random.fold_in(key, i))
-            batch = transitions.sample(sample_key, self.algorithm.batch_size)
-            state, metrics = self.algorithm.update(state, batch, update_key)
-            return state, jax.tree.map(jnp.add, sums, metrics)
-
-        def metrics_of_one() -> Metrics:
-            return self.algorithm.update(state, transitions.sample(key, self.algorithm.batch_size), key)[1]
-
-        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(metrics_of_one))
-        # A loop over a traced count, not a scan of a fixed length: any number of updates runs the one compiled program.
-        trained: tuple[State, Metrics] = jax.lax.fori_loop(first, first + count, step, (state, zeros))
-        return trained
