@@ -29,7 +29,7 @@ CONFIGS = {
     "default": PAPER_LIKE,
     "gaussian": replace(PAPER_LIKE, head="gaussian", score_layer_norm=False),
     "to the letter": replace(PAPER_LIKE, embedding_space="tanh", td_into_embedding=True, conditioning="concatenate"),
-    "hinge": replace(PAPER_LIKE, constraint="hinge", multiplier_max=3.0, threshold=-0.05),
+    "hinge": replace(PAPER_LIKE, constraint="hinge", multiplier_max=3.0, threshold=0.0),
     "three score models": replace(PAPER_LIKE, score_models=3),
     "smoothed": replace(PAPER_LIKE, policy_smoothing=0.3, score_smoothing=0.6, td_into_embedding=True),
 }
@@ -98,10 +98,8 @@ def embeddings(phi: TaskEmbedding) -> np.ndarray:
 
 def action_distribution(beta: BehaviorPolicy, s: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     encoded = mlp(beta.state_encoder, s)
-    if beta.modulation is not None:
-        scale, shift = np.split(np.asarray(beta.modulation.weight) @ z + np.asarray(beta.modulation.bias), 2)
-        encoded = encoded * (1 + scale) + shift
-    out = mlp(beta.action_decoder, np.concatenate([z, encoded]))
+    products = [z_k * e_j for z_k in z for e_j in encoded] if beta.conditioning == "bilinear" else []
+    out = mlp(beta.action_decoder, np.concatenate([z, encoded, products]))
     if beta.head == "deterministic":
         return np.tanh(out), np.ones_like(out)
     return np.tanh(out[: len(out) // 2]), np.exp(np.clip(out[len(out) // 2 :], -5, 2))

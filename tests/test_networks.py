@@ -42,45 +42,39 @@ def distributions(beta: BehaviorPolicy) -> Any:
     return jax.vmap(lambda s, z: beta.distribution(beta.encode(s), z))(S, Z)
 
 
-def n_weights(module: eqx.Module) -> int:
-    return sum(leaf.size for leaf in jax.tree.leaves(module))
-
-
 # --- conditioning ---
 
 
 @pytest.mark.parametrize("head", ["deterministic", "gaussian"])
-def test_modulation_by_nothing_is_concatenation(head: PolicyHead) -> None:
-    """Weights and bias 0 scale by 1 and shift by 0: what is left is the concatenated policy of the same key."""
-    modulated, concatenated = policy("modulate", head), policy("concatenate", head)
-    assert modulated.modulation is not None
-    still = eqx.tree_at(lambda beta: beta.modulation, modulated, jax.tree.map(jnp.zeros_like, modulated.modulation))
-    for found, expected in zip(distributions(still), distributions(concatenated), strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-6)
-    assert np.abs(distributions(modulated)[0] - distributions(concatenated)[0]).max() > 1e-3
+def test_bilinear_without_its_products_is_concatenation(head: PolicyHead) -> None:
+    bilinear, concatenated = policy("bilinear", head), policy("concatenate", head)
+    first, *rest = bilinear.action_decoder.layers
+    assert first.weight.shape == (WIDTH, SIZE + WIDTH + SIZE * WIDTH)
+
+    def with_weights(beta: BehaviorPolicy, weight: jax.Array) -> BehaviorPolicy:
+        layers = (eqx.tree_at(lambda layer: layer.weight, first, weight), *rest)
+        parts = (bilinear.state_encoder, layers)
+        return eqx.tree_at(lambda b: (b.state_encoder, b.action_decoder.layers), beta, parts)
+
+    same = with_weights(concatenated, first.weight[:, : SIZE + WIDTH])
+    without = with_weights(bilinear, first.weight.at[:, SIZE + WIDTH :].set(0.0))
+    for found, expected in zip(distributions(without), distributions(same), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+    assert np.abs(distributions(bilinear)[0] - distributions(same)[0]).max() > 1e-3
 
 
-def test_modulation_scales_and_shifts_the_encoding_by_hand() -> None:
-    """A modulation that ignores z: the concatenated policy sees 3 e + (0, 1, …, 7) instead of the encoding e."""
-    modulated, concatenated = policy("modulate"), policy("concatenate")
-    assert modulated.modulation is not None
-    bias = jnp.concatenate([jnp.full(WIDTH, 2.0), jnp.arange(WIDTH, dtype=jnp.float32)])
-    constant = eqx.tree_at(
-        lambda linear: (linear.weight, linear.bias), modulated.modulation, (jnp.zeros((2 * WIDTH, SIZE)), bias)
-    )
-    beta = eqx.tree_at(lambda beta: beta.modulation, modulated, constant)
+def test_bilinear_gives_every_z_its_own_first_layer() -> None:
+    """W(z) e + U z + b with W(z) = W_0 + Σ z_k W_k, by hand."""
+    beta = policy("bilinear")
+    first = beta.action_decoder.layers[0]
+    weight, bias = np.asarray(first.weight), np.asarray(first.bias)
+    own, rest = weight[:, SIZE : SIZE + WIDTH], weight[:, SIZE + WIDTH :].reshape(WIDTH, SIZE, WIDTH)
     for s, z in zip(S[:5], Z[:5], strict=True):
-        encoded = concatenated.encode(s)
-        np.testing.assert_allclose(
-            beta.mode(encoded, z), concatenated.mode(3 * encoded + jnp.arange(WIDTH), z), rtol=1e-5
-        )
-
-
-def test_modulation_adds_a_scale_and_a_shift_and_concatenation_has_none_of_it() -> None:
-    concatenated = policy("concatenate")
-    assert concatenated.modulation is None
-    assert n_weights(concatenated) == (3 + 1) * 8 + (2 + 8 + 1) * 8 + (8 + 1) * 8 + (8 + 1) * 2
-    assert n_weights(policy("modulate")) - n_weights(concatenated) == (SIZE + 1) * 2 * WIDTH
+        encoded = beta.encode(s)
+        x = (own + np.einsum("k,ikj->ij", z, rest)) @ np.asarray(encoded) + weight[:, :SIZE] @ z + bias
+        for layer in beta.action_decoder.layers[1:]:
+            x = np.asarray(layer.weight) @ np.maximum(x, 0) + np.asarray(layer.bias)
+        np.testing.assert_allclose(beta.mode(encoded, z), np.tanh(x), rtol=1e-4, atol=1e-6)
 
 
 # --- the z-space ---
@@ -125,7 +119,7 @@ def test_the_score_of_an_ensemble_is_its_lowest() -> None:
 
 
 def test_a_behaviour_has_the_lowest_score_at_its_own_action() -> None:
-    beta, ensemble = policy("modulate"), ScoreEnsemble(MODELS)
+    beta, ensemble = policy("bilinear"), ScoreEnsemble(MODELS)
     for s, z in zip(S[:5], Z[:5], strict=True):
         encoded = beta.encode(s)
         expected = min(float(model(s, beta.mode(encoded, z), z)) for model in MODELS)

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,22 +19,20 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from measures import favourites, held_out_measures, preference
 from players import Players
 from stack import Stack, with_adaptation
 
-from droprl.adapt import AdaptivePolicy, FixedPolicy
+from droprl.adapt import FixedPolicy
 from droprl.algorithms import ALGORITHMS, DROP, Algorithm
-from droprl.algorithms.diagnostics import r_squared
 from droprl.data import Dataset, load_dataset
 from droprl.data.maze import make_maze_dataset
-from droprl.data.transitions import Prepared, transition_table
+from droprl.data.transitions import Prepared
 from droprl.evaluation.evaluation import EVALUATION_SEED
-from droprl.networks import score_of_behavior
 from droprl.train.config import algorithm_to_dict
 
 MAZE_STEPS = 100_000
 HELD_OUT_EVERY = 10  # one trajectory in ten, along the order of returns
-MEASURED_STEPS = 4096
 
 
 @dataclass(frozen=True)
@@ -79,6 +76,8 @@ def run_group(
             kept_states.append(jax.tree.map(jnp.copy, states))
     trained = time.perf_counter()
     chosen = favourites(stack, states) if isinstance(stack.template, DROP) else np.empty(0)
+    held_out = [m.held_out for m in made if m.held_out is not None]
+    measured_held_out = held_out_measures(stack, states, algorithms, prepared, held_out) if held_out else {}
     results: list[dict[str, Any]] = []
     for k, (job, m) in enumerate(zip(jobs, made, strict=True)):
         result: dict[str, Any] = {
@@ -90,15 +89,16 @@ def run_group(
             "curve": [{name: np.round(v[k], 4).tolist() for name, v in means.items()} for means in curve],
             "steps": boundaries,
             "score_range": m.dataset.score_range,
+            "measures": {},
             "plays": {},
         }
         if isinstance(m.algorithm, DROP):
             result["measures"] = preference(chosen[k], m.prepared.spec.n_sub_tasks)
-            if m.held_out is not None:
-                state = jax.tree.map(itemgetter(k), states)
-                result["measures"] |= held_out_measures(m.algorithm, m.prepared, state, m.held_out)
+        result["measures"] |= {name: np.round(value[k], 4).tolist() for name, value in measured_held_out.items()}
         results.append(result)
     measured = time.perf_counter()
+    if not first.plays:
+        yield results
     for name, found in play(jobs, made, stack, kept_states, n_workers, say):
         seconds = {"train": trained - began, "measure": measured - trained, "play": time.perf_counter() - measured}
         for result, of_job in zip(results, found, strict=True):
@@ -154,83 +154,6 @@ def select_episodes(dataset: Dataset, episodes: np.ndarray) -> Dataset:
         timeouts=timeouts[rows],
         next_observations=None if following is None else following[rows],
     )
-
-
-# --- what the networks know ---
-
-
-def favourites(stack: Stack, states: Any) -> np.ndarray:
-    """(jobs, seeds, states): the sub-task with the highest score at states of the data."""
-
-    def of_one(state: Any, probe: Any) -> jax.Array:
-        policy = stack.template.policy(state)
-
-        def of_state(observation: jax.Array) -> jax.Array:
-            return jnp.argmax(scores_of_sub_tasks(policy, observation))
-
-        return jax.lax.map(of_state, probe.batch.observation, batch_size=64)
-
-    return np.asarray(jax.jit(jax.vmap(jax.vmap(of_one, (0, None))))(states, stack.probes))
-
-
-def preference(chosen: np.ndarray, n_sub_tasks: int) -> dict[str, Any]:
-    """For each seed: the share of states at which the top sub-task wins, and how many sub-tasks win at all."""
-    shares = [np.bincount(c, minlength=n_sub_tasks) / c.size for c in chosen]
-    return {
-        "top_share": [round(float(s[0]), 4) for s in shares],
-        "favourites": [round(float(np.exp(-np.sum(s[s > 0] * np.log(s[s > 0])))), 3) for s in shares],  # effectively
-    }
-
-
-def scores_of_sub_tasks(policy: AdaptivePolicy, observation: jax.Array) -> jax.Array:
-    encoded = policy.behavior_policy.encode(observation)
-
-    def score(z: jax.Array) -> jax.Array:
-        return score_of_behavior(policy.score_model, policy.behavior_policy, observation, encoded, z)
-
-    return jax.vmap(score)(policy.embeddings)
-
-
-def held_out_measures(algorithm: DROP, prepared: Prepared, states: Any, held_out: Dataset) -> dict[str, Any]:
-    """R² of f on trajectories that were not trained on, given the z of the sub-task that their return belongs to
-    (`by_return`: the label knows how the trajectory ends) or that behaves most alike (`by_behavior`: it does not)."""
-    assert algorithm.discount is not None
-    alone = [np.array([e]) for e in range(held_out.n_episodes)]
-    table = transition_table(held_out, alone, prepared.scaling, algorithm.discount, None, prepared.reward_scale)
-    rng = np.random.default_rng(0)
-    episode = rng.integers(0, held_out.n_episodes, MEASURED_STEPS)
-    row = np.asarray(held_out.bounds[:-1])[episode] + rng.integers(0, held_out.lengths[episode])
-    batch = table.take(jnp.asarray(row), jnp.asarray(episode))
-    nearest = np.abs(held_out.returns[:, None] - prepared.sub_task_returns[None, :]).argmin(axis=1)
-    one_hot = jax.nn.one_hot(episode, held_out.n_episodes)
-
-    def of_seed(state: Any) -> dict[str, jax.Array]:
-        networks = state.averaged
-        z_table, policy = networks.embedding.table(), networks.behavior_policy
-
-        def losses(z: jax.Array) -> jax.Array:
-            of_step = jax.vmap(algorithm.clone_loss, (None, None, 0))(policy, z, batch)
-            return of_step @ one_hot / jnp.maximum(one_hot.sum(axis=0), 1.0)  # (E,)
-
-        by_sub_task = jax.lax.map(losses, z_table, batch_size=16)  # (N, E)
-        alike = jnp.argmin(by_sub_task, axis=0)
-
-        def explained(sub_task: jax.Array) -> jax.Array:
-            errors, scores = jax.vmap(algorithm.td_error, (None, None, None, 0, 0))(
-                networks.score_model, networks.score_model, policy, z_table[sub_task[episode]], batch
-            )
-            errors, scores = errors.mean(axis=1), scores.mean(axis=1)
-            return r_squared(errors, scores + errors, batch.has_target)
-
-        return {
-            "held_out_r2_by_return": explained(jnp.asarray(nearest)),
-            "held_out_r2_by_behavior": explained(alike),
-            "held_out_clone_by_return": by_sub_task[nearest, jnp.arange(held_out.n_episodes)].mean(),
-            "held_out_clone_by_behavior": by_sub_task.min(axis=0).mean(),
-            "held_out_clone_mean_z": by_sub_task.mean(),
-        }
-
-    return {name: value.tolist() for name, value in jax.jit(jax.vmap(of_seed))(states).items()}
 
 
 # --- what the policies earn ---

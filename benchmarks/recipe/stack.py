@@ -46,9 +46,9 @@ class Stack:
         self.template: Any = algorithms[0]
         names = [name for name in NUMBERS if hasattr(self.template, name)]
         self.numbers = {name: jnp.array([getattr(a, name) for a in algorithms], float) for name in names}
-        self.tables = _stack_padded([p.transitions for p in prepared])
-        self.probes = _stack_padded([p.probe for p in prepared])
-        self.scaling = _stack_padded([p.scaling for p in prepared])
+        self.tables = stack_padded([p.transitions for p in prepared])
+        self.probes = stack_padded([p.probe for p in prepared])
+        self.scaling = stack_padded([p.scaling for p in prepared])
         self.seeds = jnp.arange(n_seeds, dtype=jnp.uint32)
         self.spec = prepared[0].spec
         self._updates = jax.jit(self._over_all(self._updates_of_one, n_shared=2), donate_argnums=0)
@@ -96,7 +96,7 @@ def with_adaptation(algorithm: Any, **settings: Any) -> Any:
     return replace(algorithm, adaptation=replace(algorithm.adaptation, **settings)) if settings else algorithm
 
 
-def _stack_padded(trees: Sequence[Any]) -> Any:
+def stack_padded(trees: Sequence[Any]) -> Any:
     def pad(*leaves: Any) -> jax.Array:
         length = max(len(leaf) for leaf in leaves)
         padded = [np.pad(leaf, [(0, length - len(leaf))] + [(0, 0)] * (np.ndim(leaf) - 1)) for leaf in leaves]

@@ -14,7 +14,7 @@ from jax import Array
 
 EmbeddingSpace = Literal["whitened", "tanh"]
 PolicyHead = Literal["deterministic", "gaussian"]
-Conditioning = Literal["modulate", "concatenate"]
+Conditioning = Literal["bilinear", "concatenate"]
 LOG_STD_RANGE = (-5.0, 2.0)
 
 
@@ -78,13 +78,14 @@ class TaskEmbedding(eqx.Module):
 class BehaviorPolicy(eqx.Module):
     """β(a|s, z) = Enc_2(z, Enc_1(s)). The state's encoding does not depend on z, so that many z can share it.
 
-    With modulation, z also scales and shifts that encoding, and so steers more than one input among many can.
+    Bilinear, Enc_2 also sees every product of z and the encoding: the weights of its first layer are then affine in z,
+    so that sub-tasks can differ in more than a bias.
     """
 
     state_encoder: MLP
     action_decoder: MLP
-    modulation: eqx.nn.Linear | None
     head: PolicyHead = eqx.field(static=True)
+    conditioning: Conditioning = eqx.field(static=True)
 
     def __init__(
         self,
@@ -97,23 +98,20 @@ class BehaviorPolicy(eqx.Module):
         key: Array,
         conditioning: Conditioning = "concatenate",
     ) -> None:
-        encoder_key, decoder_key, modulation_key = jax.random.split(key, 3)
+        encoder_key, decoder_key = jax.random.split(key)
         outputs = action_size * (2 if head == "gaussian" else 1)
         self.state_encoder = MLP(observation_size, (width,) * depths[0], None, encoder_key)
-        self.action_decoder = MLP(embedding_size + width, (width,) * depths[1], outputs, decoder_key)
-        modulated = conditioning == "modulate"
-        self.modulation = eqx.nn.Linear(embedding_size, 2 * width, key=modulation_key) if modulated else None
-        self.head = head
+        products = embedding_size * width if conditioning == "bilinear" else 0
+        self.action_decoder = MLP(embedding_size + width + products, (width,) * depths[1], outputs, decoder_key)
+        self.head, self.conditioning = head, conditioning
 
     def encode(self, observation: Array) -> Array:
         return self.state_encoder(observation)
 
     def distribution(self, encoded: Array, z: Array) -> tuple[Array, Array]:
         """Mean in [-1, 1] and logarithm of the standard deviation; a deterministic head has the constant 0 there."""
-        if self.modulation is not None:
-            scale, shift = jnp.split(self.modulation(z), 2)
-            encoded = encoded * (1.0 + scale) + shift
-        out = self.action_decoder(jnp.concatenate([z, encoded]))
+        products = [jnp.outer(z, encoded).ravel()] if self.conditioning == "bilinear" else []
+        out = self.action_decoder(jnp.concatenate([z, encoded, *products]))
         if self.head == "deterministic":
             return jnp.tanh(out), jnp.zeros_like(out)
         mean, log_std = jnp.split(out, 2)

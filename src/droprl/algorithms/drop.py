@@ -82,8 +82,9 @@ class DROP:
     """whitened: zero mean and unit variance of the z_n per dimension, cannot collapse; tanh: bounded by (-1, 1)."""
     td_into_embedding: bool = False
     """The paper trains φ by the TD loss too; at its scale that collapses the embeddings."""
-    conditioning: Conditioning = "concatenate"
-    """How z enters β: concatenated to the state's encoding, as in the paper; modulate scales and shifts that too."""
+    conditioning: Conditioning = "bilinear"
+    """How z enters β: concatenated to the state's encoding, as in the paper; bilinear adds all products of the two, so
+    that a sub-task's policy is nearly as good as one cloned alone."""
     head: PolicyHead = "deterministic"
     """deterministic clones by squared error; gaussian learns a standard deviation as well."""
     sample_actions: bool = False

@@ -77,7 +77,7 @@ def discount_rank_correlation(dataset: Dataset, sub_tasks: SubTasks, discount: f
     return rank_correlation(sub_task_returns(at_start, sub_tasks), sub_task_returns(dataset.returns, sub_tasks))
 
 
-def choose_discount(dataset: Dataset, sub_tasks: SubTasks, enough: float = 0.9) -> float:
+def choose_discount(dataset: Dataset, sub_tasks: SubTasks, enough: float = 0.95) -> float:
     """The smallest γ whose discounted returns rank the sub-tasks well enough, or else the one that ranks best."""
     correlations = np.nan_to_num([discount_rank_correlation(dataset, sub_tasks, d) for d in DISCOUNTS], nan=1.0)
     good = np.flatnonzero(correlations >= enough)

@@ -1,0 +1,109 @@
+"""What trained score models know: which sub-task they prefer where, and how right they are on unseen trajectories."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from stack import Stack, stack_padded
+
+from droprl.adapt import AdaptivePolicy
+from droprl.algorithms.diagnostics import r_squared
+from droprl.data import Dataset
+from droprl.data.transitions import Prepared, transition_table
+from droprl.networks import score_of_behavior
+
+MEASURED_STEPS = 4096
+
+
+def favourites(stack: Stack, states: Any) -> np.ndarray:
+    """(jobs, seeds, states): the sub-task with the highest score at states of the data."""
+
+    def of_one(state: Any, probe: Any) -> jax.Array:
+        policy = stack.template.policy(state)
+
+        def of_state(observation: jax.Array) -> jax.Array:
+            return jnp.argmax(scores_of_sub_tasks(policy, observation))
+
+        return jax.lax.map(of_state, probe.batch.observation, batch_size=64)
+
+    return np.asarray(jax.jit(jax.vmap(jax.vmap(of_one, (0, None))))(states, stack.probes))
+
+
+def preference(chosen: np.ndarray, n_sub_tasks: int) -> dict[str, Any]:
+    """For each seed: the share of states at which the top sub-task wins, and how many sub-tasks win at all."""
+    shares = [np.bincount(c, minlength=n_sub_tasks) / c.size for c in chosen]
+    return {
+        "top_share": [round(float(s[0]), 4) for s in shares],
+        "favourites": [round(float(np.exp(-np.sum(s[s > 0] * np.log(s[s > 0])))), 3) for s in shares],  # effectively
+    }
+
+
+def scores_of_sub_tasks(policy: AdaptivePolicy, observation: jax.Array) -> jax.Array:
+    encoded = policy.behavior_policy.encode(observation)
+
+    def score(z: jax.Array) -> jax.Array:
+        return score_of_behavior(policy.score_model, policy.behavior_policy, observation, encoded, z)
+
+    return jax.vmap(score)(policy.embeddings)
+
+
+def held_out_measures(
+    stack: Stack, states: Any, algorithms: Sequence[Any], prepared: Sequence[Prepared], held_out: Sequence[Dataset]
+) -> dict[str, np.ndarray]:
+    """(jobs, seeds) each: R² of f on trajectories that were not trained on, given the z of the sub-task that their
+    return belongs to (`by_return`: the label knows how the trajectory ends) or that behaves most alike (`by_behavior`:
+    it does not); and the cloning loss with these and with all z."""
+    most = max(dataset.n_episodes for dataset in held_out)
+    parts = zip(algorithms, prepared, held_out, strict=True)
+    samples = stack_padded([_sample(algorithm, p, dataset, most) for algorithm, p, dataset in parts])
+    algorithm = stack.template
+
+    def of_one(state: Any, sample: Any) -> dict[str, jax.Array]:
+        networks, batch, episode = state.averaged, sample["batch"], sample["episode"]
+        z_table, policy = networks.embedding.table(), networks.behavior_policy
+        one_hot = jax.nn.one_hot(episode, most)
+        share = one_hot.mean(axis=0)  # of each trajectory among the sampled steps; 0 for padding
+
+        def losses(z: jax.Array) -> jax.Array:
+            of_step = jax.vmap(algorithm.clone_loss, (None, None, 0))(policy, z, batch)
+            return of_step @ one_hot / jnp.maximum(one_hot.sum(axis=0), 1.0)  # (E,)
+
+        by_sub_task = jax.lax.map(losses, z_table)  # (N, E)
+        alike = jnp.argmin(by_sub_task, axis=0)
+
+        def explained(sub_task: jax.Array) -> jax.Array:
+            errors, scores = jax.vmap(algorithm.td_error, (None, None, None, 0, 0))(
+                networks.score_model, networks.score_model, policy, z_table[sub_task[episode]], batch
+            )
+            errors, scores = errors.mean(axis=1), scores.mean(axis=1)
+            return r_squared(errors, scores + errors, batch.has_target)
+
+        return {
+            "held_out_r2_by_return": explained(sample["nearest"]),
+            "held_out_r2_by_behavior": explained(alike),
+            "held_out_clone_by_return": by_sub_task[sample["nearest"], jnp.arange(most)] @ share,
+            "held_out_clone_by_behavior": by_sub_task.min(axis=0) @ share,
+            "held_out_clone_mean_z": by_sub_task.mean(axis=0) @ share,
+        }
+
+    found: dict[str, np.ndarray] = jax.device_get(jax.jit(jax.vmap(jax.vmap(of_one, (0, None))))(states, samples))
+    return found
+
+
+def _sample(algorithm: Any, prepared: Prepared, held_out: Dataset, most: int) -> dict[str, Any]:
+    """Steps of the held-out trajectories, each trajectory as often as any other, with returns to the episode's end."""
+    alone = [np.array([e]) for e in range(held_out.n_episodes)]
+    table = transition_table(held_out, alone, prepared.scaling, algorithm.discount, None, prepared.reward_scale)
+    rng = np.random.default_rng(0)
+    episode = rng.integers(0, held_out.n_episodes, MEASURED_STEPS)
+    row = np.asarray(held_out.bounds[:-1])[episode] + rng.integers(0, held_out.lengths[episode])
+    nearest = np.abs(held_out.returns[:, None] - prepared.sub_task_returns[None, :]).argmin(axis=1)
+    return {
+        "batch": table.take(jnp.asarray(row), jnp.asarray(episode)),
+        "episode": episode,
+        "nearest": np.pad(nearest, (0, most - held_out.n_episodes)),
+    }
