@@ -34,6 +34,8 @@ SMALL: dict[str, Any] = {"width": 128, "batch_size": 256, "constraint": "none"}
 MIDDLE: dict[str, Any] = {"width": 256, "batch_size": 256, "constraint": "none"}
 CLONING: dict[str, Any] = {"width": 256, "batch_size": 256}
 SEARCH: dict[str, Any] = {"steps": 8_000, "seeds": 3}  # of small networks
+HELD_OUT: dict[str, Any] = SEARCH | {"held_out": True}
+KEPT = 0.89  # a tenth is held out, rounded up
 SHORT_ASCENT = {"ascent_steps": 10, "starts": 5}
 RULES = {rule: {"rule": rule} | SHORT_ASCENT for rule in ("first", "best", "grad", "best-ada", "grad-ada")}
 
@@ -75,7 +77,7 @@ def score() -> list[Job]:
         "three score models": {"score_models": 3},
     }
     return [
-        Job("score", dataset, name, settings=SMALL | cut(dataset, "rank", kept=0.89) | variant, held_out=True, **SEARCH)
+        Job("score", dataset, name, settings=SMALL | cut(dataset, "rank", kept=KEPT) | variant, **HELD_OUT)
         for dataset in SEARCHED
         for name, variant in variants.items()
     ]
@@ -87,9 +89,9 @@ def luck() -> list[Job]:
     for dataset in DATASETS:
         for rule in ("rank", "behavior"):
             for smoothing in (0.0, 1.0):
-                settings = SMALL | cut(dataset, rule, kept=0.89) | {"score_smoothing": smoothing}
+                settings = SMALL | cut(dataset, rule, kept=KEPT) | {"score_smoothing": smoothing}
                 name = rule + (", smoothed" if smoothing else "")
-                jobs.append(Job("luck", dataset, name, settings=settings, held_out=True, **SEARCH))
+                jobs.append(Job("luck", dataset, name, settings=settings, **HELD_OUT))
     return jobs
 
 
@@ -107,9 +109,8 @@ def embedding() -> list[Job]:
             "embedding",
             dataset,
             name,
-            settings=SMALL | cut(dataset, "rank", kept=0.89) | variant,
-            held_out=True,
-            **SEARCH,
+            settings=SMALL | cut(dataset, "rank", kept=KEPT) | variant,
+            **HELD_OUT,
         )
         for dataset in SEARCHED
         for name, variant in variants.items()
@@ -155,6 +156,7 @@ def main() -> list[Job]:
     """Every dataset: the rules beside cloning."""
     budget: dict[str, Any] = {"steps": 24_000, "checkpoints": 6}
     plays = {name: RULES[name] for name in ("grad-ada", "best-ada", "first", "best", "grad")}
+    plays |= {"grad-ada near": RULES["grad-ada"] | {"trust_radius": 0.1}}
     jobs = []
     for dataset in DATASETS:
         for rule in ("behavior", "rank"):
