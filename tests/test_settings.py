@@ -48,6 +48,7 @@ def test_a_senseless_setting_is_refused_by_name(kind: Any, name: str, value: Any
 
 
 def test_what_is_left_open_is_allowed() -> None:
-    assert DROP(discount=None, n_sub_tasks=None).adaptation.starts is None
+    assert DROP(discount=None, n_sub_tasks=None).n_sub_tasks is None
+    assert Adaptation(starts=None).starts is None
     assert DROP(discount=1.0, target_rate=1.0).discount == 1.0
     assert DROP(td_lambda=0.0).td_lambda == 0.0

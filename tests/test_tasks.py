@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from droprl.data.tasks import SubTaskPreset, _facts, find_task, sub_task_preset
+from droprl.data.tasks import SubTaskPreset, _facts, equal_sub_tasks, find_task, paper_sub_tasks
 
 
 @pytest.mark.parametrize(
@@ -62,13 +62,24 @@ def test_other_data_has_no_task(name: str) -> None:
     ],
 )
 def test_preset_takes_the_right_column_of_the_table(name: str, sizes: tuple[int, int, int], column: str) -> None:
-    assert sub_task_preset(name, 2000) == SubTaskPreset(*sizes, f"the paper's table, {column}")
+    assert paper_sub_tasks(name, 2000) == SubTaskPreset(*sizes, f"the paper's table, {column}")
+
+
+@pytest.mark.parametrize("n_episodes", [1, 7, 50, 51, 126, 5000])
+@pytest.mark.parametrize(("name", "n"), [("my-robot", 10), ("walker2d-medium-replay-v2", 10), ("maze2d-medium", 50)])
+def test_equal_sub_tasks_leave_out_fewer_trajectories_than_there_are_sub_tasks(
+    name: str, n: int, n_episodes: int
+) -> None:
+    preset = equal_sub_tasks(name, n_episodes)
+    assert preset.n_sub_tasks == min(n, n_episodes)
+    assert 0 <= n_episodes - preset.n_sub_tasks * preset.trajectories_per_sub_task < preset.n_sub_tasks
+    assert preset.embedding_size == 5
 
 
 @pytest.mark.parametrize("n_episodes", [1, 7, 50, 51, 126, 5000])
 @pytest.mark.parametrize("name", ["my-robot", "walker2d-expert-v2"])
 def test_unlisted_data_gets_about_fifty_sub_tasks(name: str, n_episodes: int) -> None:
-    preset = sub_task_preset(name, n_episodes)
+    preset = paper_sub_tasks(name, n_episodes)
     assert preset.trajectories_per_sub_task == max(1, -(-n_episodes // 50))
     assert 1 <= preset.n_sub_tasks <= 50
     assert preset.n_sub_tasks * preset.trajectories_per_sub_task >= n_episodes
@@ -78,11 +89,11 @@ def test_unlisted_data_gets_about_fifty_sub_tasks(name: str, n_episodes: int) ->
 
 def test_table_is_not_applied_to_data_too_small_for_it() -> None:
     # D4RL's medium maze has thousands of stretches, a quickly made one 166: fifty in a sub-task would leave four.
-    preset = sub_task_preset("maze2d-medium", 166)
+    preset = paper_sub_tasks("maze2d-medium", 166)
     assert (preset.n_sub_tasks, preset.trajectories_per_sub_task) == (42, 4)
     assert "166 trajectories" in preset.origin
     # pen-human is as small as the paper's own data gets, and keeps the paper's numbers.
-    assert sub_task_preset("pen-human-v1", 25).origin == "the paper's table, pen-human v0"
+    assert paper_sub_tasks("pen-human-v1", 25).origin == "the paper's table, pen-human v0"
 
 
 def test_facts_are_complete() -> None:
@@ -100,4 +111,4 @@ def test_facts_are_complete() -> None:
 
 def test_a_copy_in_another_namespace_is_the_same_task() -> None:
     assert find_task("local/walker2d-medium-replay-v2") == find_task("walker2d-medium-replay-v2")
-    assert sub_task_preset("me/walker2d-medium-replay-v2", 500) == sub_task_preset("walker2d-medium-replay-v2", 500)
+    assert paper_sub_tasks("me/walker2d-medium-replay-v2", 500) == paper_sub_tasks("walker2d-medium-replay-v2", 500)

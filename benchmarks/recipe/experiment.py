@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,6 +33,8 @@ from droprl.evaluation.evaluation import EVALUATION_SEED
 from droprl.train.config import algorithm_to_dict
 
 MAZE_STEPS = 100_000
+PARTS = 20  # of a training: its last ones may be kept and played
+CURVE_EVERY = 4  # parts
 HELD_OUT_EVERY = 10  # one trajectory in ten, along the order of returns
 
 
@@ -48,7 +51,7 @@ class Job:
     steps: int = 20_000
     seeds: int = 5
     episodes: int = 10
-    checkpoints: int = 1  # kept, of the last so many twentieths of training
+    checkpoints: int = 1  # kept, at the end of the last so many of the PARTS of training
     late: tuple[str, ...] = ()  # plays of all kept checkpoints; the others are of the last alone
     held_out: bool = False  # train without a tenth of the trajectories and measure on them
 
@@ -67,12 +70,13 @@ def run_group(
     first = jobs[0]
     stack = Stack(algorithms, prepared, first.seeds)
     states, kept_states, curve = stack.init(), [], []
-    boundaries = [first.steps * k // 20 for k in range(1, 21)]
-    for start, end in zip([0, *boundaries[:-1]], boundaries, strict=True):
+    boundaries = [first.steps * k // PARTS for k in range(PARTS + 1)]
+    for part, (start, end) in enumerate(pairwise(boundaries), start=1):
         states, means = stack.run(states, start, end - start)
-        curve.append(means | stack.diagnose(states))
         say(f"update {end}")
-        if len(boundaries) - len(curve) < first.checkpoints:
+        if part % CURVE_EVERY == 0:
+            curve.append(means | stack.diagnose(states))
+        if PARTS - part < first.checkpoints:
             kept_states.append(jax.tree.map(jnp.copy, states))
     trained = time.perf_counter()
     chosen = favourites(stack, states) if isinstance(stack.template, DROP) else np.empty(0)
@@ -87,7 +91,7 @@ def run_group(
             "reward_scale": m.prepared.reward_scale,
             "device": jax.devices()[0].device_kind,
             "curve": [{name: np.round(v[k], 4).tolist() for name, v in means.items()} for means in curve],
-            "steps": boundaries,
+            "steps": boundaries[CURVE_EVERY::CURVE_EVERY],
             "score_range": m.dataset.score_range,
             "measures": {},
             "plays": {},

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 import summary
+from jobs import DATASETS, SEARCHED
 from summary import Experiment, Played, dataset_named, load_experiment, standard_error
 
 from droprl.errors import DropError
@@ -39,8 +40,9 @@ STYLE = (
     "path.mark{fill:currentColor;stroke:#fff}path.run{fill:currentColor;fill-opacity:.45}"
 ) + "".join(f".s{i}{{color:{c}}}" for i, c in enumerate(COLOURS))
 NAMES = {  # what a reader sees for a variant or a play; others stand under their own name
-    "bc": "BC", "fbc": "filtered BC", "lagrangian": "Lagrangian", "none": "no constraint",
-    "first": "First", "best": "Best", "best-ada": "Best-Ada", "grad-ada": "Grad-Ada", "all": "all datasets",
+    "bc": "BC", "fbc": "F-BC", "lagrangian": "Lagrangian", "none": "no constraint", "all": "all datasets",
+    "rank": "Rank", "behavior": "Behavior", "first": "First", "best": "Best", "grad": "Grad",
+    "best-ada": "Best-Ada", "grad-ada": "Grad-Ada",
 }  # fmt: skip
 
 
@@ -361,13 +363,30 @@ def _colour(plays: Sequence[str], play: str) -> int:
     return plays.index(play) % GREY if play in plays else GREY
 
 
-CONSTRAINT = "How far to ascend, with the constraint and without"
+LOCOMOTION = tuple(d for d in DATASETS if d.startswith(("hopper", "walker2d", "halfcheetah")))
+RULES_SHOWN = ("first", "best", "grad", "best-ada", "grad-ada")
 FIGURES = {
-    "aggregate": Figure(draw_aggregate, "main", "What each rule earns", ("bc", "fbc", "drop")),
-    "constraint": Figure(draw_constraint, "constraint", CONSTRAINT, ("lagrangian", "hinge", "none")),
-    "promise": Figure(draw_promise, "ascent", "What f promises and what is earned"),
-    "luck": Figure(draw_luck, "luck", "Does f know behaviour, or luck?"),
-    "decomposition": Figure(draw_decomposition, "decomposition", "How the data is cut into sub-tasks"),
+    "aggregate": Figure(
+        draw_aggregate,
+        "main",
+        "What each rule earns",
+        ("bc", "fbc", "rank", "behavior"),
+        ("bc", "fbc", *RULES_SHOWN),
+        LOCOMOTION,
+    ),
+    "conditioning": Figure(draw_decomposition, "choose", "How z enters the policy", None, ("first", "best-ada")),
+    "decomposition": Figure(
+        draw_decomposition,
+        "main",
+        "How the data is cut into sub-tasks",
+        ("rank", "behavior"),
+        ("first", "best-ada", "grad-ada"),
+    ),
+    "promise": Figure(
+        draw_promise, "main", "What f promises and what is earned", ("rank",), ("best-ada", "grad-ada"), SEARCHED
+    ),
+    "constraint": Figure(draw_constraint, "constraint", "How far to ascend, with the constraint and without"),
+    "luck": Figure(draw_luck, "luck", "Does f know behaviour, or luck?", ("rank", "behavior")),
 }
 
 

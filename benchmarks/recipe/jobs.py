@@ -47,16 +47,15 @@ def cut(dataset: str, rule: str, n: int = 10, kept: float = 1.0) -> dict[str, An
 
 
 def choose() -> list[Job]:
-    """The same at a middle size, played by all rules, with the number of sub-tasks."""
+    """How trajectories are grouped, and how z enters β."""
     plays = RULES | {"grad-ada near": RULES["grad-ada"] | {"trust_radius": 0.1}}
     jobs = []
-    for dataset, sizes in (dict.fromkeys(SEARCHED, (10, 25)) | {"maze2d-umaze": (10,)}).items():
-        for n in sizes:
-            for conditioning in ("concatenate", "bilinear"):
-                for rule in ("rank", "behavior"):
-                    settings = MIDDLE | cut(dataset, rule, n) | {"conditioning": conditioning}
-                    name = f"{rule}{n}-{conditioning}"
-                    jobs.append(Job("choose", dataset, name, settings=settings, plays=plays, steps=40_000, seeds=3))
+    for dataset in SEARCHED:
+        for conditioning in ("concatenate", "bilinear"):
+            for rule in ("rank", "behavior"):
+                settings = MIDDLE | cut(dataset, rule) | {"conditioning": conditioning}
+                name = f"{rule}10-{conditioning}"
+                jobs.append(Job("choose", dataset, name, settings=settings, plays=plays, steps=40_000, seeds=3))
     return jobs
 
 
@@ -66,6 +65,7 @@ def score() -> list[Job]:
         "n-step 20": {},
         "TD(0)": {"td_steps": 1},
         "n-step 5": {"td_steps": 5},
+        "n-step 100": {"td_steps": 100},
         "Monte Carlo": {"td_steps": 100_000},
         "TD(0.95)": {"td_lambda": 0.95},
         "raw rewards": {"scale_rewards": False},
@@ -78,7 +78,7 @@ def score() -> list[Job]:
     }
     return [
         Job("score", dataset, name, settings=SMALL | cut(dataset, "rank", kept=KEPT) | variant, **HELD_OUT)
-        for dataset in SEARCHED
+        for dataset in (*SEARCHED, "halfcheetah-medium", "halfcheetah-random", "walker2d-medium")
         for name, variant in variants.items()
     ]
 
@@ -152,6 +152,18 @@ def ascent() -> list[Job]:
     ]
 
 
+def sizes() -> list[Job]:
+    """How many sub-tasks: the same trajectories cut into more or fewer of them."""
+    plays = {name: RULES[name] for name in ("first", "best-ada", "grad-ada")}
+    jobs = []
+    for dataset in ("maze2d-umaze", "hopper-medium", "walker2d-medium-replay"):
+        for n in (5, 10, 25, 50):
+            jobs.append(
+                Job("sizes", dataset, f"N {n}", settings=SMALL | cut(dataset, "rank", n), plays=plays, **SEARCH)
+            )
+    return jobs
+
+
 def main() -> list[Job]:
     """Every dataset: the rules beside cloning."""
     budget: dict[str, Any] = {"steps": 24_000, "checkpoints": 6}
@@ -168,5 +180,5 @@ def main() -> list[Job]:
 
 
 EXPERIMENTS: dict[str, Callable[[], list[Job]]] = {
-    made.__name__: made for made in (choose, score, luck, embedding, constraint, ascent, main)
+    made.__name__: made for made in (choose, score, luck, embedding, constraint, ascent, sizes, main)
 }

@@ -342,10 +342,11 @@ def main() -> None:
     parser.add_argument("experiment")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the results")
     parser.add_argument("--play", help="the variant/play to compare with the others (default: the highest IQM)")
+    parser.add_argument("--variants", nargs="+", help="only these, in this order (default: all)")
     parser.add_argument("--markdown", action="store_true", help="for GitHub")
     options = parser.parse_args()
     try:
-        experiment = load_experiment(options.experiment, options.results)
+        experiment = load_experiment(options.experiment, options.results).only(options.variants)
         tables = [*score_tables(experiment), diagnostics_table(experiment), improvement_table(experiment, options.play)]
     except DropError as error:
         sys.exit(str(error))

@@ -28,8 +28,8 @@ class Adaptation:
     rule: InferenceRule = "grad-ada"
     """best and grad infer z once, at the initial state; best-ada and grad-ada infer it again as the episode goes on.
     first asks no score model: it is the z of the sub-task with the highest return in the data."""
-    ascent_steps: int = 100
-    """K, the number of gradient-ascent steps of grad and grad-ada."""
+    ascent_steps: int = 10
+    """K, the number of gradient-ascent steps of grad and grad-ada; 100 in the paper."""
     step_size: float = 0.1
     """What the gradient is multiplied by in an ascent step; with normalized steps, their length."""
     step_rule: Literal["plain", "normalized"] = "plain"
@@ -38,7 +38,7 @@ class Adaptation:
     """Where z may go: within trust_radius of the embedding it started from, inside the box of all z_n, or anywhere."""
     trust_radius: float = 0.25
     """|z − z_n| at most. Whitened embeddings have a standard deviation of 1."""
-    starts: int | None = None
+    starts: int | None = 5
     """Ascend only from this many embeddings, those with the highest score; None is all N, as in the paper."""
     reinference_interval: int = 1
     """m of DROP(m): best-ada and grad-ada infer z anew every m steps."""

@@ -26,7 +26,7 @@ from droprl.data.behavior import behavior_sub_tasks
 from droprl.data.dataset import Dataset
 from droprl.data.decompose import SubTasks, decompose, sub_task_returns
 from droprl.data.returns import choose_discount
-from droprl.data.tasks import sub_task_preset
+from droprl.data.tasks import equal_sub_tasks, paper_sub_tasks
 from droprl.data.transitions import Batch, Prepared, Probe, Spec, prepare
 from droprl.errors import DropError, SettingError, require
 from droprl.networks import (
@@ -66,11 +66,13 @@ class DROP:
     decomposition: Literal["rank", "quantization", "random", "behavior"] = "rank"
     """How trajectories are cut into sub-tasks: the paper's Rank, Quantization or Random, or by how they act."""
     n_sub_tasks: int | None = None
-    """N. None: the paper's table if it has the dataset, else about 50."""
+    """N. None: 50 in the mazes and 10 elsewhere, or what `sub_task_sizes` says."""
     trajectories_per_sub_task: int | None = None
-    """M. None: likewise."""
+    """M. None: as many as there are for each of the N."""
     embedding_size: int | None = None
-    """dim(z). None: likewise (5 throughout)."""
+    """dim(z). None: 5, as throughout the paper's table."""
+    sub_task_sizes: Literal["equal", "paper"] = "equal"
+    """equal: one N for all datasets of a domain, and all trajectories; paper: its table of N and M, tuned per dataset."""
     decomposition_seed: int = 0
     """For the rules that draw; the same for every training seed."""
 
@@ -146,16 +148,23 @@ class DROP:
 
     @classmethod
     def small(cls) -> Self:
-        return cls(width=128, batch_size=256, adaptation=Adaptation(ascent_steps=10, starts=16))
+        return cls(width=128, batch_size=256)
 
     # --- the data it learns from ---
 
     def resolve(self, dataset: Dataset) -> Self:
-        preset = sub_task_preset(dataset.name, dataset.n_episodes)
+        preset = (paper_sub_tasks if self.sub_task_sizes == "paper" else equal_sub_tasks)(
+            dataset.name, dataset.n_episodes
+        )
+        n, m = self.n_sub_tasks, self.trajectories_per_sub_task
+        if n is None:
+            n = preset.n_sub_tasks if m is None else max(1, dataset.n_episodes // m)
+        if m is None:
+            m = preset.trajectories_per_sub_task if n == preset.n_sub_tasks else max(1, dataset.n_episodes // n)
         chosen = replace(
             self,
-            n_sub_tasks=self.n_sub_tasks or preset.n_sub_tasks,
-            trajectories_per_sub_task=self.trajectories_per_sub_task or preset.trajectories_per_sub_task,
+            n_sub_tasks=n,
+            trajectories_per_sub_task=m,
             embedding_size=self.embedding_size or preset.embedding_size,
         )
         if chosen.discount is not None:

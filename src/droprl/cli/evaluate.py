@@ -40,7 +40,7 @@ class AdaptationOptions:
     trust_radius: float | None = None
     """How far z may leave the embedding it started from, with --region trust."""
     starts: int | None = None
-    """Ascend only from this many embeddings, those with the highest score."""
+    """Ascend only from this many embeddings, those with the highest score; N or more is from all, as in the paper."""
     reinference_interval: int | None = None
     """m of DROP(m): infer z anew every m steps."""
 

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from droprl.data.dataset import Dataset
 from droprl.data.decompose import Rule, decompose
-from droprl.data.tasks import sub_task_preset
+from droprl.data.tasks import equal_sub_tasks
 
 HISTOGRAM_BINS = 12
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
@@ -80,7 +80,7 @@ def describe(dataset: Dataset, seed: int = 0) -> Description:
     """Sum a dataset up; `seed` is that of the rules which draw."""
     returns = dataset.returns
     scores = dataset.scores(returns)
-    preset = sub_task_preset(dataset.name, dataset.n_episodes)
+    preset = equal_sub_tasks(dataset.name, dataset.n_episodes)
     counts, edges = _histogram(returns)
     return Description(
         name=dataset.name,

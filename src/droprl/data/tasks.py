@@ -14,9 +14,11 @@ from functools import cache
 from importlib import resources
 from typing import TypedDict
 
-# For data that the paper's table does not fit: its own N for several mixed-quality sets, and its one size of embedding.
-DEFAULT_SUB_TASKS = 50
-DEFAULT_EMBEDDING_SIZE = 5
+SUB_TASKS = {"maze2d": 50}  # one N a domain, the same for all of its datasets
+SUB_TASKS_ELSEWHERE = 10
+EMBEDDING_SIZE = 5  # throughout the paper's table
+# For data that the paper's table does not fit: its own N for several mixed-quality sets.
+UNLISTED_SUB_TASKS = 50
 # The fewest sub-tasks that the table leads to on D4RL's own files: pen-human, 25 demonstrations in fives. With fewer,
 # as when a dataset is a small share of D4RL's, there is next to nothing for the score model f to compare.
 FEWEST_SUB_TASKS = 5
@@ -77,8 +79,15 @@ def find_task(name: str) -> Task | None:
     return Task(known, env, (low, high), reference["time_limit"], caveat)
 
 
-def sub_task_preset(name: str, n_episodes: int) -> SubTaskPreset:
-    """The paper's N, M and dim(z) for this dataset, or a default for data that its table does not fit.
+def equal_sub_tasks(name: str, n_episodes: int) -> SubTaskPreset:
+    """All trajectories (but fewer than N) in N sub-tasks of equal size: nothing is tuned to a dataset."""
+    known, _, _ = _parse(name)
+    n = min(SUB_TASKS.get(known.split("-")[0], SUB_TASKS_ELSEWHERE), n_episodes)
+    return SubTaskPreset(n, n_episodes // n, EMBEDDING_SIZE, f"{n} sub-tasks of equal size")
+
+
+def paper_sub_tasks(name: str, n_episodes: int) -> SubTaskPreset:
+    """The paper's N, M and dim(z), tuned to each dataset, or a default for data that its table does not fit.
 
     The table has a column for D4RL's v0 files and, for some tasks, one for v2. `-v0` takes the first; anything else the
     second where there is one. Minari counts its own versions, so its names take the newer column as well. The default
@@ -88,18 +97,18 @@ def sub_task_preset(name: str, n_episodes: int) -> SubTaskPreset:
     known, version, is_minari = _parse(name)
     columns = _facts()["sub_tasks"].get(known)
     if columns is None:
-        return _default_preset(n_episodes, f"the paper's table does not list {name}")
+        return _unlisted(n_episodes, f"the paper's table does not list {name}")
     column = "v0" if "v2" not in columns or (version == "v0" and not is_minari) else "v2"
     n, m, size = columns[column]
     if math.ceil(n_episodes / m) < FEWEST_SUB_TASKS:
-        return _default_preset(n_episodes, f"{n_episodes} trajectories are too few for the paper's {m} in a sub-task")
+        return _unlisted(n_episodes, f"{n_episodes} trajectories are too few for the paper's {m} in a sub-task")
     return SubTaskPreset(n, m, size, f"the paper's table, {known} {column}")
 
 
-def _default_preset(n_episodes: int, reason: str) -> SubTaskPreset:
-    m = max(1, math.ceil(n_episodes / DEFAULT_SUB_TASKS))
-    origin = f"a default of about {DEFAULT_SUB_TASKS} sub-tasks, as {reason}"
-    return SubTaskPreset(max(1, math.ceil(n_episodes / m)), m, DEFAULT_EMBEDDING_SIZE, origin)
+def _unlisted(n_episodes: int, reason: str) -> SubTaskPreset:
+    m = max(1, math.ceil(n_episodes / UNLISTED_SUB_TASKS))
+    origin = f"about {UNLISTED_SUB_TASKS} sub-tasks, as {reason}"
+    return SubTaskPreset(max(1, math.ceil(n_episodes / m)), m, EMBEDDING_SIZE, origin)
 
 
 # Minari's `mujoco/…` datasets were recorded in Gymnasium's v5 tasks; D4RL's came from what is v4 today.
