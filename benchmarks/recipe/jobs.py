@@ -36,7 +36,7 @@ CLONING: dict[str, Any] = {"width": 256, "batch_size": 256}
 SEARCH: dict[str, Any] = {"steps": 8_000, "seeds": 3}  # of small networks
 HELD_OUT: dict[str, Any] = SEARCH | {"held_out": True}
 KEPT = 0.89  # a tenth is held out, rounded up
-SHORT_ASCENT = {"ascent_steps": 10, "starts": 5}
+SHORT_ASCENT: dict[str, Any] = {"ascent_steps": 10, "starts": 5}
 RULES = {rule: {"rule": rule} | SHORT_ASCENT for rule in ("first", "best", "grad", "best-ada", "grad-ada")}
 
 

@@ -72,7 +72,7 @@ class DROP:
     embedding_size: int | None = None
     """dim(z). None: 5, as throughout the paper's table."""
     sub_task_sizes: Literal["equal", "paper"] = "equal"
-    """equal: one N for all datasets of a domain, and all trajectories; paper: its table of N and M, tuned per dataset."""
+    """equal: one N for all datasets of a domain, and all trajectories; paper: its table, tuned to each dataset."""
     decomposition_seed: int = 0
     """For the rules that draw; the same for every training seed."""
 
