@@ -25,6 +25,7 @@ WAY = (
     "policy",
     "rollout",
     "evaluation",
+    "select",
     "report",
     "cli",
 )

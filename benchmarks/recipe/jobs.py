@@ -99,9 +99,9 @@ def embedding() -> list[Job]:
     """Which loss may move φ, in which space, and how z enters β."""
     variants: dict[str, dict[str, Any]] = {
         "as it is": {},
-        "TD moves φ too": {"td_into_embedding": True},
+        "TD too": {"td_into_embedding": True},
         "tanh": {"embedding_space": "tanh"},
-        "tanh, TD moves φ too": {"embedding_space": "tanh", "td_into_embedding": True},
+        "tanh, TD too": {"embedding_space": "tanh", "td_into_embedding": True},
         "z concatenated": {"conditioning": "concatenate"},
     }
     return [

@@ -17,6 +17,7 @@ HELP = f"""drop {__version__}: offline reinforcement learning that keeps optimis
   drop data make MAZE       make maze2d-umaze, maze2d-medium or maze2d-large, with no download
   drop train SOURCE         train an algorithm; the same command resumes
   drop evaluate RUN         play a trained run or a saved policy in its task
+  drop select SOURCE        choose N and K, from the data alone or with a budget of episodes
   drop report RUN [RUN …]   one self-contained HTML page for runs of one dataset
   drop export RUN           save one seed's policy as a folder of its own
 
@@ -98,6 +99,12 @@ def _evaluate(words: list[str]) -> None:
     evaluate(words)
 
 
+def _select(words: list[str]) -> None:
+    from droprl.cli.select import select
+
+    select(words)
+
+
 def _report(words: list[str]) -> None:
     from droprl.cli.evaluate import report
 
@@ -122,6 +129,7 @@ _COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "data make": _data_make,
     "train": _train,
     "evaluate": _evaluate,
+    "select": _select,
     "report": _report,
     "export": _export,
     "demo": _demo,

@@ -1,0 +1,84 @@
+"""`drop select`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import tyro
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from droprl.algorithms import DROP
+from droprl.cli.options import Source, SourceOptions, parse, use_compilation_cache
+from droprl.select import Selection
+from droprl.select import select as select_settings
+
+
+@dataclass(frozen=True)
+class SelectOptions:
+    """Choose N and K: train DROP once for each N, then ask the data, or a budget of episodes, which is best."""
+
+    source: Source
+    """A D4RL .hdf5 file, an .npz file, a Minari id, or several joined with +."""
+    out: Path
+    """A folder for the runs, one for each N, and selection.json. The same command goes on where it stopped."""
+    n_sub_tasks: tuple[int, ...] = (5, 10, 20, 50, 100)
+    """The N to choose from; those beyond the number of trajectories are left out. M follows: equal sizes."""
+    ascent_steps: tuple[int, ...] = (10,)
+    """The K to choose from; they need no training of their own."""
+    budget: int = 0
+    """Episodes that may be played, all together. 0 plays none and trusts fitted Q evaluation; otherwise the paper's
+    way: the fitting loss keeps the four best N, and the episodes choose among them."""
+    preset: Literal["paper", "small"] = "paper"
+    """paper: the paper's sizes. small: for CPUs."""
+    steps: int = 20_000
+    """Updates of each run."""
+    seeds: int = 1
+    """Seeds of each run; the paper selects with one."""
+    reading: SourceOptions = field(default_factory=SourceOptions)
+
+
+def select(words: list[str]) -> None:
+    use_compilation_cache()
+    options: Any = parse(SelectOptions, "select", words, SelectOptions(source=tyro.MISSING, out=tyro.MISSING))
+    selection = select_settings(
+        options.reading.load(options.source),
+        DROP.small() if options.preset == "small" else DROP(),
+        out=options.out,
+        n_sub_tasks=options.n_sub_tasks,
+        ascent_steps=options.ascent_steps,
+        budget=options.budget,
+        steps=options.steps,
+        seeds=options.seeds,
+        source=options.source,
+    )
+    console = Console()
+    console.print(selection_table(selection))
+    best = selection.best
+    cost = f"{selection.episodes} episodes were played" if selection.episodes else "nothing was played"
+    console.print(
+        f"N = {best.n_sub_tasks}, K = {best.ascent_steps} ({cost}): {best.run}", highlight=False, soft_wrap=True
+    )
+
+
+def selection_table(selection: Selection) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for heading in ("", "N", "M", "K", "fitting loss", "kept", "estimated return", "played return", "episodes"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for i, c in enumerate(selection.candidates):
+        table.add_row(
+            "→" if i == selection.chosen else "",
+            str(c.n_sub_tasks),
+            str(c.trajectories_per_sub_task),
+            str(c.ascent_steps),
+            f"{c.fitting_loss:.4f}",
+            "yes" if c.kept else "no",
+            "–" if c.estimate is None else f"{c.estimate:.2f}",
+            f"{np.mean(c.played):.1f}" if c.played else "–",
+            str(len(c.played)) if c.played else "–",
+        )
+    return table

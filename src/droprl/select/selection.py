@@ -1,0 +1,163 @@
+"""`select`: one run for each N, and which of them (and which number of ascent steps) to trust.
+
+With a budget of episodes it is the paper's way: the fitting loss keeps the four best N, and the episodes choose among
+what is left. Without a budget nothing is played: fitted Q evaluation chooses from the data alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from droprl.algorithms import DROP
+from droprl.data.dataset import Dataset
+from droprl.errors import DropError
+from droprl.evaluation import evaluate
+from droprl.policy import policy_of_run
+from droprl.rollout import EnvMaker
+from droprl.select.fqe import FQE, estimate_return
+from droprl.train import Run, fit
+from droprl.train.storage import read_json, write_json
+
+KEPT = 4  # the paper's "four best"
+SELECTION_SEED = 20_000  # the environments' seeds: not those of an evaluation, which must not see what chose
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One setting, and what is known of it."""
+
+    n_sub_tasks: int
+    trajectories_per_sub_task: int
+    ascent_steps: int
+    run: str
+    fitting_loss: float  # of the trained policies on the data, the mean over seeds
+    kept: bool  # among the best by that loss
+    estimate: float | None = None  # by fitted Q evaluation: the discounted return
+    played: tuple[float, ...] = ()  # returns of the episodes that were spent on it
+
+
+@dataclass(frozen=True)
+class Selection:
+    """All candidates, the best of them, and what it cost to know."""
+
+    candidates: tuple[Candidate, ...]
+    chosen: int
+    episodes: int  # played online, all together
+
+    @property
+    def best(self) -> Candidate:
+        return self.candidates[self.chosen]
+
+
+def select(
+    dataset: Dataset,
+    algorithm: DROP | None = None,
+    *,
+    out: str | Path,
+    n_sub_tasks: Sequence[int] = (5, 10, 20, 50, 100),
+    ascent_steps: Sequence[int] | None = None,
+    budget: int = 0,
+    steps: int = 20_000,
+    seeds: int = 1,
+    fqe: FQE | None = None,
+    source: str | None = None,
+    env: str | EnvMaker | None = None,
+    progress: bool = True,
+) -> Selection:
+    """Train DROP once for each N (in `out/N…`, resumed like any run) and choose N and K.
+
+    `budget` is the number of episodes that may be played, all together; 0 plays none. M follows from N: all
+    trajectories in sub-tasks of equal size.
+    """
+    algorithm = algorithm or DROP()
+    ks = tuple(ascent_steps) if ascent_steps is not None else (algorithm.adaptation.ascent_steps,)
+    numbers = _sizes(dataset, n_sub_tasks)
+    if not ks or min(ks) < 0 or len(set(ks)) < len(ks):
+        raise DropError(f"ascent_steps are {list(ks)}: give different numbers, at least 0")
+    if budget < 0 or 0 < budget < min(KEPT, len(numbers)) * len(ks):
+        least = min(KEPT, len(numbers)) * len(ks)
+        raise DropError(
+            f"budget is {budget} episodes: give 0, or at least {least}, one for each that is left to choose"
+        )
+    console = Console(stderr=True, quiet=not progress)
+    runs = []
+    for n in numbers:
+        sized = replace(algorithm, n_sub_tasks=n, trajectories_per_sub_task=dataset.n_episodes // n)
+        console.print(f"N = {n}: {dataset.n_episodes // n} trajectories a sub-task", highlight=False)
+        runs.append(
+            fit(dataset, sized, out=Path(out) / f"N{n}", seeds=seeds, steps=steps, source=source, progress=progress)
+        )
+    losses = [_fitting_loss(run) for run in runs]
+    kept = set(np.argsort(losses, kind="stable")[:KEPT].tolist())
+    candidates = [
+        Candidate(n, dataset.n_episodes // n, k, str(run.path), losses[i], i in kept)
+        for i, (n, run) in enumerate(zip(numbers, runs, strict=True))
+        for k in ks
+    ]
+    if budget:
+        episodes = budget // sum(c.kept for c in candidates)
+        candidates = [_played(c, episodes, env, progress) if c.kept else c for c in candidates]
+        worth = [float(np.mean(c.played)) if c.played else -np.inf for c in candidates]
+    else:
+        with console.status("fitted Q evaluation …") as status:
+            for i, c in enumerate(candidates):
+                status.update(f"fitted Q evaluation of N = {c.n_sub_tasks}, K = {c.ascent_steps}")
+                candidates[i] = _estimated(c, dataset, fqe or FQE())
+        worth = [c.estimate if c.estimate is not None else -np.inf for c in candidates]
+    selection = Selection(tuple(candidates), int(np.argmax(worth)), sum(len(c.played) for c in candidates))
+    write_json(Path(out) / "selection.json", asdict(selection))
+    return selection
+
+
+def load_selection(out: str | Path) -> Selection:
+    """What `select` left in its folder."""
+    where = Path(out) / "selection.json"
+    content: Any = read_json(where)
+    try:
+        candidates = tuple(Candidate(**c | {"played": tuple(c["played"])}) for c in content["candidates"])
+        return Selection(candidates, int(content["chosen"]), int(content["episodes"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise DropError(f"{where}: is not a selection: run `drop select` again") from error
+
+
+def _sizes(dataset: Dataset, n_sub_tasks: Sequence[int]) -> list[int]:
+    """Each N that the data has trajectories for, from the smallest up."""
+    if not n_sub_tasks or min(n_sub_tasks) < 1:
+        raise DropError(f"n_sub_tasks are {list(n_sub_tasks)}: give numbers of at least 1")
+    found = sorted({n for n in n_sub_tasks if n <= dataset.n_episodes})
+    if not found:
+        raise DropError(
+            f"{dataset.name}: has {dataset.n_episodes} trajectories, fewer than any N of {list(n_sub_tasks)}"
+        )
+    return found
+
+
+def _fitting_loss(run: Run) -> float:
+    logged = [entry["probe_clone_loss"] for entry in run.metrics() if "probe_clone_loss" in entry]
+    if not logged:
+        raise DropError(f"{run.path}: logged no cloning loss: remove the folder and select again")
+    return float(np.mean(logged[-1]))
+
+
+def _estimated(candidate: Candidate, dataset: Dataset, config: FQE) -> Candidate:
+    run = Run(candidate.run)
+    policies = [policy_of_run(run, seed, ascent_steps=candidate.ascent_steps) for seed in run.config.seeds]
+    return replace(candidate, estimate=float(np.mean([estimate_return(p, dataset, config) for p in policies])))
+
+
+def _played(candidate: Candidate, episodes: int, env: str | EnvMaker | None, progress: bool) -> Candidate:
+    """The seeds take turns, so that the episodes are as many whatever their number."""
+    run, returns = Run(candidate.run), []
+    for i, seed in enumerate(run.config.seeds):
+        share = len(range(i, episodes, len(run.config.seeds)))
+        if share:
+            policy = policy_of_run(run, seed, ascent_steps=candidate.ascent_steps)
+            found = evaluate(policy, episodes=share, env=env, seed=SELECTION_SEED + 1000 * i, progress=progress)
+            returns += [value for result in found.results for value in result.returns]
+    return replace(candidate, played=tuple(returns))
