@@ -83,7 +83,9 @@ def test_only_the_most_promising_starts_climb(starts: int | None, chosen: int) -
 
     # 3 at its own peak; 4 and 5 start where their hills are 2 and 1 high.
     offset = jnp.array([0.0, jnp.sqrt(jnp.log(4.0 / 2.0)), jnp.sqrt(jnp.log(5.0 / 1.0))])
-    found = infer_jit(hills, (peaks + offset)[:, None], rule="grad-ada", starts=starts, step_size=0.05)
+    found = infer_jit(
+        hills, (peaks + offset)[:, None], rule="grad-ada", starts=starts, ascent_steps=100, step_size=0.05
+    )
     assert int(found.start) == chosen
     assert float(found.z[0]) == pytest.approx(float(peaks[chosen]), abs=1e-2)
 

@@ -123,7 +123,8 @@ def test_sub_tasks_tell_the_behaviours_apart(decomposition: str) -> None:
 
 @pytest.mark.parametrize("rule", ["best-ada", "grad-ada"])
 def test_z_inferred_anew_reaches_the_optimum(returns: Returns, rule: str) -> None:
-    assert min(returns[rule]) >= 0.95 * OPTIMUM
+    """Nearly twice what any z earns that is kept; ascent may cost a little of it where β is not exact."""
+    assert min(returns[rule]) >= (0.98 if rule == "best-ada" else 0.9) * OPTIMUM
 
 
 @pytest.mark.parametrize("rule", ["first", "best", "grad"])
