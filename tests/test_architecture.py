@@ -27,6 +27,7 @@ WAY = (
     "evaluation",
     "select",
     "report",
+    "bench",
     "cli",
 )
 FRONT_DOORS = ("__init__", "__main__")  # `import droprl` and `python -m droprl` open onto everything

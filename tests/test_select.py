@@ -178,7 +178,7 @@ def test_a_budget_is_spent_on_the_four_that_fit_best_and_chooses_among_them(tmp_
     assert {c.n_sub_tasks for c in found.candidates if not c.kept} == {max(losses, key=lambda n: losses[n])}
     assert all(len(c.played) == (2 if c.kept else 0) for c in found.candidates)  # 18 // 8 each
     assert found.episodes == sum(len(c.played) for c in found.candidates) == 16
-    means = [np.mean(c.played) if c.played else -np.inf for c in found.candidates]
+    means = [float(np.mean(c.played)) if c.played else -np.inf for c in found.candidates]
     assert found.chosen == int(np.argmax(means))
     assert load_selection(tmp_path) == found
     assert Run(found.best.run).config.algorithm.n_sub_tasks == found.best.n_sub_tasks  # type: ignore[attr-defined]

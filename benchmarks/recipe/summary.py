@@ -21,7 +21,7 @@ from rich.table import Table as RichTable
 
 from droprl.data.tasks import find_task
 from droprl.errors import DropError
-from droprl.evaluation.statistics import Estimate, aggregate_iqm, probability_of_improvement
+from droprl.evaluation.statistics import Estimate, aggregate_iqm, probability_of_improvement, standard_error
 from droprl.report.svg import number
 
 RESULTS = Path(__file__).parent / "results"
@@ -258,10 +258,6 @@ def mean_and_error(runs: np.ndarray | None) -> str:
     if runs is None:
         return UNKNOWN
     return number(float(runs.mean()), 1) + (f" ± {number(standard_error(runs), 1)}" if len(runs) > 1 else "")
-
-
-def standard_error(runs: np.ndarray) -> float:
-    return float(runs.std(ddof=1) / np.sqrt(len(runs))) if len(runs) > 1 else 0.0
 
 
 # The measure, what to call it, and which seed is the worst. A top sub-task that wins everywhere is f reading the luck

@@ -18,6 +18,7 @@ HELP = f"""drop {__version__}: offline reinforcement learning that keeps optimis
   drop train SOURCE         train an algorithm; the same command resumes
   drop evaluate RUN         play a trained run or a saved policy in its task
   drop select SOURCE        choose N and K, from the data alone or with a budget of episodes
+  drop bench SUITE          tasks × methods × ways to play, and the figure; `drop bench list` names the ready-made ones
   drop report RUN [RUN …]   one self-contained HTML page for runs of one dataset
   drop export RUN           save one seed's policy as a folder of its own
 
@@ -105,6 +106,12 @@ def _select(words: list[str]) -> None:
     select(words)
 
 
+def _bench(words: list[str]) -> None:
+    from droprl.cli.bench import bench
+
+    bench(words)
+
+
 def _report(words: list[str]) -> None:
     from droprl.cli.evaluate import report
 
@@ -130,6 +137,7 @@ _COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "train": _train,
     "evaluate": _evaluate,
     "select": _select,
+    "bench": _bench,
     "report": _report,
     "export": _export,
     "demo": _demo,

@@ -88,6 +88,11 @@ def probability_of_improvement(x: Runs, y: Runs, level: float = 0.95, seed: int 
     return Estimate(float(np.mean(values)), *_percentiles(replicates / len(values), level))
 
 
+def standard_error(runs: np.ndarray) -> float:
+    """Of the mean of runs; a run alone has none."""
+    return float(runs.std(ddof=1) / np.sqrt(len(runs))) if len(runs) > 1 else 0.0
+
+
 def _drawn_weights(rng: np.random.Generator, runs: int) -> np.ndarray:
     """(replicates, runs): how often each run was drawn, as a share."""
     return rng.multinomial(runs, np.full(runs, 1 / runs), REPLICATES) / runs

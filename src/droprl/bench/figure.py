@@ -1,0 +1,145 @@
+"""The one figure of a suite, from what was played or logged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from droprl.bench.runner import Bench
+from droprl.bench.suite import Method
+from droprl.errors import DropError
+from droprl.evaluation.statistics import aggregate_iqm, standard_error
+from droprl.report import svg
+from droprl.report.charts import frame
+from droprl.report.figure import (
+    GREY,
+    MARGIN,
+    Column,
+    Drawing,
+    Mark,
+    Row,
+    apart,
+    dot_chart,
+    line_with_band,
+    mark_of_runs,
+    page,
+    panels,
+    place_axis,
+)
+from droprl.train import Run
+
+HEIGHT = 232.0
+Measure = Callable[[str, Method, str], np.ndarray | None]
+Lines = dict[str, dict[int, np.ndarray]]  # for each line and place one value a seed
+
+
+def suite_figure(bench: Bench) -> str:
+    """An SVG file's content."""
+    suite = bench.suite
+    draw: dict[str, Callable[[Bench], Drawing]] = {
+        "plays": _along_plays,
+        "methods": _along_methods,
+        "dots": _dots,
+        "training": _training,
+    }
+    return page(suite.title, draw[suite.figure.kind](bench))
+
+
+def _along_plays(bench: Bench) -> Drawing:
+    suite = bench.suite
+    places, values = list(suite.plays), suite.figure.values or tuple(suite.plays)
+
+    def lines_of(measure: Measure) -> Callable[[str], Lines]:
+        def of_task(task: str) -> Lines:
+            return {
+                m.name: {i: s for i, p in enumerate(places) if (s := measure(task, m, p)) is not None}
+                for m in suite.methods
+            }
+
+        return of_task
+
+    drawn = _panels(bench, lines_of(bench.scores), values, "Score")
+    if not suite.figure.time:
+        return drawn
+    title = svg.text(MARGIN, drawn.bottom + 14, "Milliseconds for one action", "panel")
+    timed = _panels(bench, lines_of(bench.milliseconds), values, "", drawn.bottom + 30)
+    return Drawing(drawn.body + title + timed.body, timed.bottom, drawn.note)
+
+
+def _along_methods(bench: Bench) -> Drawing:
+    suite = bench.suite
+    values = suite.figure.values or tuple(m.name for m in suite.methods)
+
+    def lines_of(task: str) -> Lines:
+        return {
+            p: {i: s for i, m in enumerate(suite.methods) if (s := bench.scores(task, m, p)) is not None}
+            for p in suite.plays
+        }
+
+    return _panels(bench, lines_of, values, "Score")
+
+
+def _training(bench: Bench) -> Drawing:
+    suite, metric, points = bench.suite, bench.suite.figure.metric, 10
+    steps = [suite.steps * (i + 1) // points for i in range(points)]
+
+    def lines_of(task: str) -> Lines:
+        return {m.name: _logged(bench.run_path(task, m), metric, steps) for m in suite.methods}
+
+    return _panels(bench, lines_of, tuple(f"{s / 1000:g}k" for s in steps), metric)
+
+
+def _logged(path: object, metric: str, steps: Sequence[int]) -> dict[int, np.ndarray]:
+    """The metric of every seed in the last entry of the log at or before each step."""
+    log = [entry for entry in Run(str(path)).metrics() if metric in entry]
+    found = {}
+    for i, step in enumerate(steps):
+        upto = [entry for entry in log if entry["step"] <= step]
+        if upto:
+            found[i] = np.asarray(upto[-1][metric], float)
+    return found
+
+
+def _panels(
+    bench: Bench, lines_of: Callable[[str], Lines], values: Sequence[str], what: str, top: float = 66
+) -> Drawing:
+    suite = bench.suite
+    names = list(lines_of(suite.tasks[0]))
+
+    def draw(task: str, width: float, last: bool) -> str:
+        lines = {i: of for i, of in enumerate(lines_of(task).values()) if of}
+        if not lines:
+            return ""
+        edges = [r.mean() + side * standard_error(r) for of in lines.values() for r in of.values() for side in (-1, 1)]
+        area = frame(range(len(values)), edges, top=26, bottom=186, width=width, show_x=False, x_padding=0.03)
+        parts = [area.axes, place_axis(area, values, suite.figure.x, 186)]
+        parts += [line_with_band(area, of, i) for i, of in lines.items()]
+        if last:
+            ends = {i: area.y(of[max(of)].mean()) or 0.0 for i, of in lines.items()}
+            for i, y in zip(ends, apart([*ends.values()], 14), strict=True):
+                parts.append(svg.text(width - 4, y + 4, names[i], f"key s{i % GREY}"))
+        return "".join(parts)
+
+    note = f"{what}: mean of {suite.seeds} seeds ± one standard error; places are not to scale"
+    right = 7.0 * max(map(len, names), default=0)
+    return Drawing(*panels(suite.tasks, top, right, HEIGHT, draw), note)
+
+
+def _dots(bench: Bench) -> Drawing:
+    suite, rows = bench.suite, []
+    for method in suite.methods:
+        for i, play in enumerate(suite.plays_of(method)):
+            known = [bench.scores(task, method, play) for task in suite.tasks]
+            cells = [(mark_of_runs(s, i % GREY),) if s is not None else () for s in known]
+            whole = [s for s in known if s is not None]
+            over_all: tuple[Mark, ...] = ()
+            if len(whole) == len(suite.tasks):
+                found = aggregate_iqm(whole)
+                over_all = (Mark(found.value, (found.low, found.high), (), i % GREY, svg.number(found.value, 1)),)
+            name = method.name if play == method.name else f"{method.name} · {play}"
+            rows.append(Row(name, (over_all, *cells)))
+    if not any(any(row.marks) for row in rows):
+        raise DropError(f"{bench.out}: nothing is played yet: run the suite first")
+    columns = [Column("all tasks: IQM, 95 % interval"), *map(Column, suite.tasks)]
+    return Drawing(*dot_chart(rows, columns, 66), "Score. Small: one seed, the mean of its episodes. Large: their mean")

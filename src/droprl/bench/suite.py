@@ -1,0 +1,130 @@
+"""A suite is a small TOML file: which tasks, which methods with which settings, how they are played, what is drawn."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, field, fields, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from droprl.adapt import Adaptation
+from droprl.algorithms import ALGORITHMS, Algorithm
+from droprl.errors import DropError
+from droprl.evaluation.evaluation import Protocol
+from droprl.train.config import algorithm_from_dict, algorithm_to_dict, from_dict
+
+FigureKind = Literal["plays", "methods", "dots", "training"]
+_FOLDER = resources.files("droprl.bench").joinpath("suites")
+SUITES = tuple(sorted(f.name.removesuffix(".toml") for f in _FOLDER.iterdir() if f.name.endswith(".toml")))
+
+
+@dataclass(frozen=True)
+class Method:
+    """One algorithm with its settings; trained once for each task."""
+
+    name: str
+    algo: str
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def algorithm(self, preset: Literal["paper", "small"], where: str) -> Algorithm:
+        if self.algo not in ALGORITHMS:
+            raise DropError(f"{where}: method {self.name}: there is no algorithm {self.algo!r}")
+        kind = ALGORITHMS[self.algo]
+        settings = algorithm_to_dict(kind.small() if preset == "small" else kind())
+        return algorithm_from_dict(
+            settings | self.settings, f"{where}: method {self.name}", remedy="change this setting"
+        )
+
+
+@dataclass(frozen=True)
+class Figure:
+    """What the suite's one figure shows, a panel a task."""
+
+    kind: FigureKind
+    """plays: score along the plays, a line a method. methods: along the methods, a line a play. dots: every method and
+    play, with intervals over all tasks. training: a metric along the updates, a line a method."""
+    x: str = ""
+    """What the places stand for."""
+    values: tuple[str, ...] = ()
+    """What is written at the places; by default the names."""
+    metric: str = "clone_loss"
+    """Of the training log, for `training`."""
+    time: bool = False
+    """Also the milliseconds of an action along the plays."""
+
+
+@dataclass(frozen=True)
+class Suite:
+    name: str
+    title: str
+    claim: str  # the paper's, in words
+    tasks: tuple[str, ...]
+    methods: tuple[Method, ...]
+    plays: dict[str, dict[str, Any]]  # settings of adaptation; methods that infer nothing are played once
+    figure: Figure
+    steps: int
+    seeds: int
+    episodes: int
+    protocol: Protocol = "last"
+
+    def changed(self, **changes: Any) -> Suite:
+        """With other tasks or sizes; None leaves one as it is."""
+        return replace(self, **{name: value for name, value in changes.items() if value is not None})
+
+    def plays_of(self, method: Method) -> dict[str, dict[str, Any]]:
+        adapts = self.plays and ALGORITHMS[method.algo]().adaptation is not None
+        return self.plays if adapts else ({method.name: {}} if self.episodes else {})
+
+
+def load_suite(name: str | Path) -> Suite:
+    """A ready-made suite by its name, or one in a file of your own."""
+    path = Path(name)
+    if str(name) in SUITES:
+        text, where = _FOLDER.joinpath(f"{name}.toml").read_text(encoding="utf-8"), str(name)
+    elif path.suffix == ".toml" and path.exists():
+        text, where = path.read_text(encoding="utf-8"), str(path)
+    else:
+        raise DropError(f"there is no suite {str(name)!r}: choose one of {', '.join(SUITES)}, or give a .toml file")
+    try:
+        content = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise DropError(f"{where}: is no TOML ({error})") from error
+    return _suite(path.stem, content, where)
+
+
+def _suite(name: str, content: dict[str, Any], where: str) -> Suite:
+    unknown = set(content) - {f.name for f in fields(Suite)} | {"name"} & set(content)
+    missing = {"title", "tasks", "methods", "figure", "steps", "seeds", "episodes"} - set(content)
+    if unknown or missing:
+        said = f"has no {', '.join(sorted(missing))}" if missing else f"knows no {', '.join(sorted(unknown))}"
+        raise DropError(f"{where}: a suite {said}")
+    methods = tuple(
+        Method(m, str(given.get("algo", "drop")), {k: v for k, v in given.items() if k != "algo"})
+        for m, given in content["methods"].items()
+    )
+    plays = {p: dict(given) for p, given in content.get("plays", {}).items()}
+    for play, given in plays.items():
+        from_dict(Adaptation, vars(Adaptation()) | given, f"{where}: play {play}", remedy="change this setting")
+    figure = dict(content["figure"])
+    if figure.get("kind") not in get_args(FigureKind):
+        raise DropError(
+            f"{where}: figure.kind is {figure.get('kind')!r}: choose one of {', '.join(get_args(FigureKind))}"
+        )
+    figure["values"] = tuple(map(str, figure.get("values", ())))
+    suite = Suite(
+        name=name,
+        title=str(content["title"]),
+        claim=str(content.get("claim", "")),
+        tasks=tuple(content["tasks"]),
+        methods=methods,
+        plays=plays,
+        figure=Figure(**figure),
+        steps=int(content["steps"]),
+        seeds=int(content["seeds"]),
+        episodes=int(content["episodes"]),
+        protocol=content.get("protocol", "last"),
+    )
+    for method in methods:
+        method.algorithm("paper", where)
+    return suite

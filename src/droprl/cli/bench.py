@@ -1,0 +1,104 @@
+"""`drop bench`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+import tyro
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from droprl.bench import Bench, load_suite, run_suite
+from droprl.bench.figure import suite_figure
+from droprl.cli.options import parse, use_compilation_cache
+from droprl.train.storage import write_bytes
+
+SuiteName = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="SUITE")]
+
+
+@dataclass(frozen=True)
+class BenchOptions:
+    """Run a suite: train and play what is missing, then the table and the figure. The same command goes on."""
+
+    suite: SuiteName
+    """A ready-made suite (`drop bench list` names them) or a .toml file of your own."""
+    out: Path | None = None
+    """Where runs, plays, episodes.csv and figure.svg go; by default bench/SUITE."""
+    data: Path | None = None
+    """The folder with TASK.hdf5 for each task; mazes are made on the spot."""
+    tasks: tuple[str, ...] | None = None
+    """Other tasks than the suite's."""
+    preset: Literal["paper", "small"] = "paper"
+    """paper: the paper's sizes. small: for CPUs."""
+    seeds: int | None = None
+    """Other than the suite's."""
+    steps: int | None = None
+    """Other than the suite's."""
+    episodes: int | None = None
+    """Other than the suite's."""
+
+
+def bench(words: list[str]) -> None:
+    if words == ["list"]:
+        _list()
+        return
+    use_compilation_cache()
+    options = parse(BenchOptions, "bench", words)
+    changes = {"tasks": options.tasks, "seeds": options.seeds, "steps": options.steps, "episodes": options.episodes}
+    suite = load_suite(options.suite).changed(**changes)
+    made = Bench(suite, options.out or Path("bench") / suite.name, options.data, options.preset)
+    states: dict[tuple[str, str], str] = {}
+    with Live(_progress(made, states), console=Console(stderr=True), transient=True) as live:
+
+        def say(task: str, method: str, state: str) -> None:
+            states[task, method] = state
+            live.update(_progress(made, states))
+
+        run_suite(made, say)
+    write_bytes(made.out / "figure.svg", suite_figure(made).encode())
+    console = Console()
+    if suite.plays or suite.episodes:
+        console.print(score_table(made))
+    if suite.claim:
+        console.print(f"The paper: {suite.claim}", highlight=False, soft_wrap=True)
+    console.print(
+        f"{made.out / 'figure.svg'} and {made.out / 'episodes.csv'} are written", highlight=False, soft_wrap=True
+    )
+
+
+def _list() -> None:
+    from droprl.bench import SUITES
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("suite", no_wrap=True)
+    table.add_column("what")
+    for name in SUITES:
+        table.add_row(name, load_suite(name).title)
+    Console().print(table)
+
+
+def _progress(made: Bench, states: dict[tuple[str, str], str]) -> Table:
+    table = Table(title=made.suite.title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    for heading in ("task", *(m.name for m in made.suite.methods)):
+        table.add_column(heading, no_wrap=True)
+    for task in made.suite.tasks:
+        table.add_row(task, *(states.get((task, m.name), "·") for m in made.suite.methods))
+    return table
+
+
+def score_table(made: Bench) -> Table:
+    """A row a method and play, a column a task: the mean over seeds, and their standard deviation."""
+    table = Table(title=made.suite.title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    for heading in ("method", "play", *made.suite.tasks):
+        table.add_column(heading, justify="left" if heading in ("method", "play") else "right", no_wrap=True)
+    for method in made.suite.methods:
+        for play in made.suite.plays_of(method):
+            found = [made.scores(task, method, play) for task in made.suite.tasks]
+            cells = ["–" if s is None else f"{np.mean(s):.1f} ± {np.std(s):.1f}" for s in found]
+            table.add_row(method.name, "–" if play == method.name else play, *cells)
+    return table

@@ -1,0 +1,184 @@
+"""Suites on stand-in files of the right names and sizes: what is run, what is not run twice, and what is drawn."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import h5py
+import numpy as np
+import pytest
+
+from droprl.bench import SUITES, Bench, load_suite, run_suite
+from droprl.bench.figure import suite_figure
+from droprl.bench.runner import find_task_data
+from droprl.cli import main
+from droprl.errors import DropError
+from droprl.train import Run
+
+TINY = """
+title = "A small suite"
+claim = "none"
+tasks = ["hopper-medium", "hopper-random"]
+steps = 20
+seeds = 2
+episodes = 2
+
+[methods.DROP]
+width = 8
+batch_size = 16
+depths = [1, 1, 1, 1, 1]
+[methods.BC]
+algo = "bc"
+width = 8
+batch_size = 16
+
+[plays]
+once = { rule = "best" }
+always = { rule = "best-ada" }
+
+[figure]
+kind = "dots"
+"""
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Stand-ins: the sizes of Hopper's observations and actions, and nothing else of it."""
+    folder = tmp_path_factory.mktemp("data")
+    for seed, name in enumerate(("hopper-medium", "hopper-random")):
+        rng = np.random.default_rng(seed)
+        timeouts = np.zeros(240, bool)
+        timeouts[11::12] = True
+        arrays = {
+            "observations": rng.normal(size=(240, 11)).astype(np.float32),
+            "actions": rng.uniform(-0.9, 0.9, size=(240, 3)).astype(np.float32),
+            "rewards": rng.normal(size=240).astype(np.float32),
+            "terminals": np.zeros(240, bool),
+            "timeouts": timeouts,
+        }
+        with h5py.File(folder / f"{name}.hdf5", "w") as file:
+            for key, value in arrays.items():
+                file[key] = value
+    return folder
+
+
+@pytest.fixture(scope="module")
+def bench(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    out = tmp_path_factory.mktemp("bench")
+    (out / "tiny.toml").write_text(TINY, encoding="utf-8")
+    made = Bench(load_suite(out / "tiny.toml"), out / "out", data, "small")
+    run_suite(made)
+    return made
+
+
+def test_every_episode_is_in_one_tidy_table(bench: Bench) -> None:
+    rows = list(csv.DictReader((bench.out / "episodes.csv").open(encoding="utf-8")))
+    keys = {(r["task"], r["method"], r["play"], r["seed"], r["episode"]) for r in rows}
+    plays = [("DROP", "once"), ("DROP", "always"), ("BC", "BC")]
+    tasks = ("hopper-medium", "hopper-random")
+    assert keys == {(t, m, p, s, e) for t in tasks for m, p in plays for s in "01" for e in "01"}
+    assert len(rows) == len(keys)
+    for r in rows:  # D4RL's normalisation of Hopper, by hand
+        assert float(r["score"]) == pytest.approx(100 * (float(r["return"]) + 20.272305) / (3234.3 + 20.272305))
+
+
+def test_scores_are_means_over_each_seeds_episodes(bench: Bench) -> None:
+    rows = list(csv.DictReader((bench.out / "episodes.csv").open(encoding="utf-8")))
+    of = [r for r in rows if (r["task"], r["method"], r["play"]) == ("hopper-random", "DROP", "always")]
+    expected = [np.mean([float(r["score"]) for r in of if r["seed"] == s]) for s in "01"]
+    found = bench.scores("hopper-random", bench.suite.methods[0], "always")
+    assert found is not None
+    np.testing.assert_allclose(found, expected)
+
+
+def test_nothing_is_done_twice_and_only_what_is_missing_is_done(bench: Bench) -> None:
+    drop = bench.suite.methods[0]
+    missing = bench.play_path("hopper-random", drop, "once")
+    before = missing.read_bytes()
+    times = {p: p.stat().st_mtime_ns for p in bench.out.rglob("*.*") if p.suffix in (".safetensors", ".json")}
+    missing.unlink()
+    heard: list[tuple[str, str, str]] = []
+    run_suite(bench, lambda *said: heard.append(said))
+    assert [said for said in heard if said[2].startswith("playing")] == [("hopper-random", "DROP", "playing once")]
+    changed = {p for p, t in times.items() if p.stat().st_mtime_ns != t}
+    played_again = bench.run_path("hopper-random", drop) / "evaluations"  # the run keeps its evaluations too
+    assert missing in changed
+    assert all(p == missing or p.parent == played_again for p in changed)
+    # Played again, it earned the same; only the clock may differ.
+    first, again = (json.loads(text) for text in (before, missing.read_bytes()))
+    assert first["results"] == again["results"]
+
+
+def test_settings_reach_the_runs(bench: Bench) -> None:
+    run: Any = Run(bench.run_path("hopper-medium", bench.suite.methods[0])).config
+    assert (run.algorithm.width, run.algorithm.depths, run.steps, len(run.seeds)) == (8, (1, 1, 1, 1, 1), 20, 2)
+
+
+@pytest.mark.parametrize("kind", ["dots", "plays", "methods", "training"])
+def test_every_kind_of_figure_is_a_drawing_that_names_what_it_shows(bench: Bench, kind: Any) -> None:
+    figure = bench.suite.figure.__class__(kind, x="how", time=True)
+    drawn = suite_figure(Bench(bench.suite.changed(figure=figure), bench.out, bench.data, "small"))
+    root = ElementTree.fromstring(drawn)
+    texts = [element.text for element in root.iter() if element.text]
+    assert "A small suite" in texts
+    assert {"hopper-medium", "hopper-random"} <= set(texts)
+    shown = {"dots": "DROP · always", "plays": "DROP", "methods": "once", "training": "BC"}[kind]
+    assert shown in texts
+    assert "nan" not in drawn.lower()
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_ready_made_suites_are_whole(name: str) -> None:
+    suite = load_suite(name)
+    assert suite.claim
+    places = {"plays": suite.plays, "methods": suite.methods}.get(suite.figure.kind)
+    assert places is None or len(suite.figure.values) == len(places)
+
+
+def test_the_command_of_the_docs_runs_on_a_stand_in(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With less of everything; the other suites differ in their settings, which the test above has read."""
+    words = ["bench", "ablation-cloning", "--data", str(data), "--out", str(tmp_path / "out")]
+    main([*words, "--tasks", "hopper-medium", "--preset", "small", "--seeds", "1", "--steps", "20"])
+    said = capsys.readouterr().out
+    assert "figure.svg" in said
+    assert "The paper: many behaviour policies" in said
+    drawn = (tmp_path / "out" / "figure.svg").read_text(encoding="utf-8")
+    assert drawn.startswith("<svg")
+    assert "N = 50" in drawn
+    assert not (tmp_path / "out" / "plays").exists()  # this one looks at the losses alone
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (("seeds = 2", ""), "has no seeds"),
+        (("seeds = 2", "seeds = 2\nspeed = 1"), "knows no speed"),
+        (('kind = "dots"', 'kind = "pie"'), "figure.kind is 'pie'"),
+        (('algo = "bc"', 'algo = "cb"'), "there is no algorithm 'cb'"),
+        (("width = 8\nbatch_size = 16\ndepths", "wide = 8\nbatch_size = 16\ndepths"), "wide"),
+        (('rule = "best" ', 'role = "best" '), "role"),
+        (("steps = 20", "steps = "), "is no TOML"),
+    ],
+)
+def test_a_mistake_in_a_suite_is_named(tmp_path: Path, changed: tuple[str, str], message: str) -> None:
+    assert changed[0] in TINY
+    (tmp_path / "mine.toml").write_text(TINY.replace(*changed, 1), encoding="utf-8")
+    with pytest.raises(DropError, match=message) as caught:
+        load_suite(tmp_path / "mine.toml")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_task_without_a_file_is_named(data: Path) -> None:
+    with pytest.raises(DropError, match=r"has no walker2d-medium\.hdf5"):
+        find_task_data("walker2d-medium", data)
+    with pytest.raises(DropError, match="--data FOLDER"):
+        find_task_data("walker2d-medium", None)
+    with pytest.raises(DropError, match="there is no suite 'nothing'"):
+        load_suite("nothing")
+    assert find_task_data("hopper-medium+hopper-random", data).n_episodes == 40
