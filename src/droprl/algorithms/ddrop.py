@@ -59,7 +59,7 @@ class DDROP(DROP):
         return Distillation(super().init(key, spec), student, student, self._optimizer().init(student))
 
     def policy(self, state: State) -> FixedPolicy:  # type: ignore[override]
-        return FixedPolicy(state.averaged, jnp.zeros(NO_EMBEDDING), self.sample_actions)
+        return FixedPolicy(state.averaged, jnp.zeros(NO_EMBEDDING), sample_actions=False)
 
     def teacher_actions(self, teacher: DropState, observations: Array) -> Array:
         """β(s, z*(s)), by the averaged networks."""
