@@ -68,7 +68,7 @@ class DropCVAE:
     """dim(z)."""
     kl_weight: float = 0.05
     """What the KL term is multiplied by. With a gaussian head 1 is equation 10; a deterministic one has no variance of
-    its own, and this weight stands for it: σ² of the actions that z need not explain, in [-1, 1]² units."""
+    its own, and this weight stands for it: the σ² of actions, which lie in [-1, 1], that z need not explain."""
     n_latents: int = 64
     """How many latents of the data are kept for test time, where they are what adaptation starts from."""
 
