@@ -32,3 +32,18 @@ def test_sub_tasks_are_shown_by_descending_return_whatever_the_decomposition(tmp
     assert shown is not None
     assert shown.mean_returns == sorted(run.sub_tasks().mean, reverse=True)
     assert all(low <= mean <= high for low, mean, high in zip(shown.low, shown.mean_returns, shown.high, strict=True))
+
+
+def test_what_has_no_sub_tasks_or_does_not_adapt_has_its_own_page(tmp_path: Path) -> None:
+    """The task cannot be played, and nothing says so: an episode is only asked for where its walk can be drawn."""
+    dataset = dataclasses.replace(learnable_dataset(), env="NoSuchTask-v7")
+    runs = {n: fit(dataset, tiny(n), out=tmp_path / n, steps=4, progress=False) for n in ("drop-cvae", "ddrop")}
+    latent, distilled = (build_report([run], "drop report run") for run in runs.values())
+    assert latent.walks == distilled.walks == []
+    assert latent.notes == distilled.notes == []
+    assert latent.sub_tasks is None
+    assert distilled.sub_tasks is not None
+    assert latent.diagnostics
+    assert any("student" in diagnostic.name for diagnostic in distilled.diagnostics)
+    both = build_report(list(runs.values()), "drop report run")
+    assert both.sub_tasks == distilled.sub_tasks

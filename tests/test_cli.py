@@ -93,13 +93,22 @@ def test_every_command_explains_itself(capsys: Captured, command: str) -> None:
     assert len(re.findall(r"^.? +(?:-h, )?--[-\w]+", said.out, re.MULTILINE)) >= 2  # --help and one of its own
 
 
-@pytest.mark.parametrize(("algo", "own"), [("drop", "--n-sub-tasks"), ("bc", "--width"), ("fbc", "--top-fraction")])
+@pytest.mark.parametrize(
+    ("algo", "own"),
+    [
+        ("drop", "--n-sub-tasks"),
+        ("drop-cvae", "--kl-weight"),
+        ("ddrop", "--distilled-share"),
+        ("bc", "--width"),
+        ("fbc", "--top-fraction"),
+    ],
+)
 def test_the_help_of_train_is_that_of_the_algorithm(capsys: Captured, algo: str, own: str) -> None:
     with pytest.raises(SystemExit):
         run("train", "--algo", algo, "--help")
     said = capsys.readouterr().out
     assert own in said
-    assert ("--n-sub-tasks" in said) == (algo == "drop")
+    assert ("--n-sub-tasks" in said) == (algo in ("drop", "ddrop"))
 
 
 def test_the_version(capsys: Captured) -> None:

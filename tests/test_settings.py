@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from droprl import BC, DROP, FBC, Adaptation, DropError
+from droprl import BC, DDROP, DROP, FBC, Adaptation, DropCVAE, DropError
 
 
 @pytest.mark.parametrize(
@@ -26,6 +26,15 @@ from droprl import BC, DROP, FBC, Adaptation, DropError
         (DROP, "td_lambda", 1.0),
         (DROP, "td_lambda", -0.1),
         (DROP, "depths", (2, 0, 1, 1, 1)),
+        (DropCVAE, "kl_weight", -0.1),
+        (DropCVAE, "n_latents", 0),
+        (DropCVAE, "embedding_size", 0),
+        (DropCVAE, "discount", 1.5),
+        (DropCVAE, "td_lambda", 1.0),
+        (DropCVAE, "depths", (2, 0, 1, 1, 1)),
+        (DDROP, "distilled_share", 0.0),
+        (DDROP, "distilled_share", 1.5),
+        (DDROP, "td_steps", 0),
         (BC, "width", 0),
         (BC, "batch_size", 0),
         (BC, "average_rate", 0.0),

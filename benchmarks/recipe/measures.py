@@ -11,7 +11,7 @@ import numpy as np
 from stack import Stack, stack_padded
 
 from droprl.adapt import AdaptivePolicy
-from droprl.algorithms.diagnostics import r_squared
+from droprl.algorithms.scoring import calibration
 from droprl.data import Dataset
 from droprl.data.transitions import Prepared, transition_table
 from droprl.networks import score_of_behavior
@@ -76,11 +76,8 @@ def held_out_measures(
         alike = jnp.argmin(by_sub_task, axis=0)
 
         def explained(sub_task: jax.Array) -> jax.Array:
-            errors, scores = jax.vmap(algorithm.td_error, (None, None, None, 0, 0))(
-                networks.score_model, networks.score_model, policy, z_table[sub_task[episode]], batch
-            )
-            errors, scores = errors.mean(axis=1), scores.mean(axis=1)
-            return r_squared(errors, scores + errors, batch.has_target)
+            z = z_table[sub_task[episode]]
+            return calibration(networks.score_model, policy, z, batch)["score_r2"]
 
         return {
             "held_out_r2_by_return": explained(sample["nearest"]),

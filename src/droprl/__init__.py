@@ -13,7 +13,7 @@ from droprl.version import __version__
 
 if TYPE_CHECKING:
     from droprl.adapt import Adaptation
-    from droprl.algorithms import BC, DROP, FBC
+    from droprl.algorithms import BC, DDROP, DROP, FBC, DropCVAE
     from droprl.data import Dataset, from_arrays, load_dataset
     from droprl.evaluation import Evaluation, evaluate
     from droprl.policy import load_policy
@@ -21,10 +21,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BC",
+    "DDROP",
     "DROP",
     "FBC",
     "Adaptation",
     "Dataset",
+    "DropCVAE",
     "DropError",
     "Evaluation",
     "Run",
@@ -39,8 +41,10 @@ __all__ = [
 _HOME = {
     "Adaptation": "adapt",
     "BC": "algorithms",
+    "DDROP": "algorithms",
     "DROP": "algorithms",
     "FBC": "algorithms",
+    "DropCVAE": "algorithms",
     "Dataset": "data",
     "from_arrays": "data",
     "load_dataset": "data",

@@ -75,6 +75,26 @@ class TaskEmbedding(eqx.Module):
         return (raw - raw.mean(axis=0)) * jax.lax.rsqrt(raw.var(axis=0) + 1e-12)
 
 
+class LatentEncoder(eqx.Module):
+    """φ(z|s, a), or φ(z|s) where it does not see the action: a Gaussian with independent dimensions."""
+
+    network: MLP
+    sees_action: bool = eqx.field(static=True)
+
+    def __init__(
+        self, observation_size: int, action_size: int, size: int, width: int, depth: int, sees_action: bool, key: Array
+    ) -> None:
+        in_size = observation_size + (action_size if sees_action else 0)
+        self.network = MLP(in_size, (width,) * depth, 2 * size, key)
+        self.sees_action = sees_action
+
+    def distribution(self, observation: Array, action: Array) -> tuple[Array, Array]:
+        """Mean and logarithm of the standard deviation."""
+        seen = jnp.concatenate([observation, action]) if self.sees_action else observation
+        mean, log_std = jnp.split(self.network(seen), 2)
+        return mean, jnp.clip(log_std, *LOG_STD_RANGE)
+
+
 class BehaviorPolicy(eqx.Module):
     """β(a|s, z) = Enc_2(z, Enc_1(s)). The state's encoding does not depend on z, so that many z can share it.
 

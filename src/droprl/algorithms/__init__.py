@@ -1,9 +1,17 @@
 """The algorithms by name. Each is one file: its config, its losses, its update."""
 
 from droprl.algorithms.bc import BC, FBC
+from droprl.algorithms.cvae import DropCVAE
+from droprl.algorithms.ddrop import DDROP
 from droprl.algorithms.drop import DROP
 from droprl.algorithms.protocol import Algorithm
 
-ALGORITHMS: dict[str, type[Algorithm]] = {"drop": DROP, "bc": BC, "fbc": FBC}
+ALGORITHMS: dict[str, type[Algorithm]] = {
+    "drop": DROP,
+    "drop-cvae": DropCVAE,
+    "ddrop": DDROP,
+    "bc": BC,
+    "fbc": FBC,
+}
 
-__all__ = ["ALGORITHMS", "BC", "DROP", "FBC", "Algorithm"]
+__all__ = ["ALGORITHMS", "BC", "DDROP", "DROP", "FBC", "Algorithm", "DropCVAE"]

@@ -13,6 +13,8 @@ COLLAPSED_SPREAD = 0.2
 UNUSED_COST = 0.1  # how much worse cloning must be with another sub-task's z, as a share of its loss
 UNRANKED = 0.7
 UNCALIBRATED = 0.5
+UNDISTILLED = 0.8
+EMPTY_LATENT = 0.1  # nats
 
 
 def r_squared(errors: Array, targets: Array, weights: Array) -> Array:
@@ -48,60 +50,102 @@ class Check:
 
 def drop_checks(metrics: dict[str, float], multiplier_max: float | None) -> list[Check]:
     """Is this DROP what it claims to be? A measure that is missing or undefined is not judged."""
-    found: list[Check] = []
+    spread = _measured(metrics, "embedding_spread")
+    correlation = _measured(metrics, "score_rank_correlation")
+    return [
+        *_judged(
+            "embedding spread",
+            spread,
+            spread >= COLLAPSED_SPREAD,
+            "sub-tasks have embeddings of their own",
+            "collapsed embedding: all sub-tasks share one z, so every rule is plain cloning; keep td_into_embedding "
+            "off and embedding_space whitened",
+        ),
+        *_wrong_embedding_check(metrics, "sub-task", "train longer or use fewer, more distinct sub-tasks"),
+        *_judged(
+            "rank correlation of scores and returns",
+            correlation,
+            correlation >= UNRANKED,
+            "f at initial states ranks the sub-tasks as their returns do",
+            "unranked score: f at initial states does not follow the sub-tasks' returns, so Best may pick a poor one; "
+            "train longer or raise the discount",
+        ),
+        *_score_checks(metrics, multiplier_max),
+    ]
 
-    def judge(name: str, value: float | None, healthy: bool, good: str, bad: str) -> None:
-        if value is not None:
-            found.append(Check(name, value, healthy, good if healthy else bad))
 
-    def measured(name: str) -> float | None:
-        value = metrics.get(name, math.nan)
-        return value if math.isfinite(value) else None
+def cvae_checks(metrics: dict[str, float], multiplier_max: float | None) -> list[Check]:
+    """Likewise of DROP over the latents of a CVAE."""
+    divergence = _measured(metrics, "probe_kl")
+    return [
+        *_judged(
+            "what the latent knows",
+            divergence,
+            divergence >= EMPTY_LATENT,
+            "the latents of the data differ from the prior: z tells steps apart",
+            "empty latent: φ answers with the prior wherever it is asked, so every rule is plain cloning; lower "
+            "kl_weight and encode state and action",
+        ),
+        *_wrong_embedding_check(metrics, "step", "lower kl_weight and encode state and action"),
+        *_score_checks(metrics, multiplier_max),
+    ]
 
-    spread = measured("embedding_spread")
-    judge(
-        "embedding spread",
-        spread,
-        spread is not None and spread >= COLLAPSED_SPREAD,
-        "sub-tasks have embeddings of their own",
-        "collapsed embedding: all sub-tasks share one z, so every rule is plain cloning; keep td_into_embedding off "
-        "and embedding_space whitened",
+
+def distillation_check(metrics: dict[str, float]) -> list[Check]:
+    """Does the student do what adaptation would?"""
+    r2 = _measured(metrics, "distillation_r2")
+    return _judged(
+        "R² of the student's actions against adapted ones",
+        r2,
+        r2 >= UNDISTILLED,
+        "the student acts as adaptation would at states of the data",
+        "undistilled: the student explains little of what adaptation would do; train longer or raise distilled_share",
     )
-    right, permuted = measured("probe_clone_loss"), measured("probe_clone_loss_permuted")
-    cost = None if right is None or permuted is None else (permuted - right) / max(abs(right), 1e-12)
-    judge(
+
+
+def _measured(metrics: dict[str, float], name: str) -> float:
+    """NaN for what is missing or undefined."""
+    value = metrics.get(name, math.nan)
+    return value if math.isfinite(value) else math.nan
+
+
+def _judged(name: str, value: float, healthy: bool, good: str, bad: str) -> list[Check]:
+    return [] if math.isnan(value) else [Check(name, value, healthy, good if healthy else bad)]
+
+
+def _wrong_embedding_check(metrics: dict[str, float], of: str, remedy: str) -> list[Check]:
+    """Does z steer the policy? By cloning with the z of another sub-task or step."""
+    right = _measured(metrics, "probe_clone_loss")
+    cost = (_measured(metrics, "probe_clone_loss_permuted") - right) / max(abs(right), 1e-12)
+    return _judged(
         "cost of a wrong embedding",
         cost,
-        cost is not None and cost >= UNUSED_COST,
-        "cloning is worse with another sub-task's z than with the right one: z steers the policy",
-        "unused embedding: cloning is no worse with another sub-task's z than with the right one, so z does not steer "
-        "the policy; train longer or use fewer, more distinct sub-tasks",
+        cost >= UNUSED_COST,
+        f"cloning is worse with another {of}'s z than with the right one: z steers the policy",
+        f"unused embedding: cloning is no worse with another {of}'s z than with the right one, so z does not steer the "
+        f"policy; {remedy}",
     )
-    correlation = measured("score_rank_correlation")
-    judge(
-        "rank correlation of scores and returns",
-        correlation,
-        correlation is not None and correlation >= UNRANKED,
-        "f at initial states ranks the sub-tasks as their returns do",
-        "unranked score: f at initial states does not follow the sub-tasks' returns, so Best may pick a poor one; "
-        "train longer or raise the discount",
-    )
-    r2 = measured("score_r2")
-    judge(
-        "R² of scores against returns",
-        r2,
-        r2 is not None and r2 >= UNCALIBRATED,
-        "f explains the returns that followed in the data",
-        "uncalibrated score: f explains little of the returns in the data, so what adaptation maximises is not the "
-        "return; train longer or raise td_steps",
-    )
-    multiplier = measured("multiplier") if multiplier_max else None
-    judge(
-        "multiplier of the constraint",
-        multiplier,
-        multiplier is not None and multiplier_max is not None and multiplier < 0.999 * multiplier_max,
-        "the constraint holds: unseen embeddings do not out-score those of the data by more than the threshold",
-        "violated constraint: the multiplier sits at its cap, so unseen embeddings out-score those of the data; ascend "
-        "less far (trust_radius, ascent_steps) or raise multiplier_max",
-    )
-    return found
+
+
+def _score_checks(metrics: dict[str, float], multiplier_max: float | None) -> list[Check]:
+    """Can f be trusted where adaptation asks it?"""
+    r2 = _measured(metrics, "score_r2")
+    multiplier = _measured(metrics, "multiplier") if multiplier_max else math.nan
+    return [
+        *_judged(
+            "R² of scores against returns",
+            r2,
+            r2 >= UNCALIBRATED,
+            "f explains the returns that followed in the data",
+            "uncalibrated score: f explains little of the returns in the data, so what adaptation maximises is not "
+            "the return; train longer or raise td_steps",
+        ),
+        *_judged(
+            "multiplier of the constraint",
+            multiplier,
+            multiplier < 0.999 * (multiplier_max or math.inf),
+            "the constraint holds: unseen embeddings do not out-score those of the data by more than the threshold",
+            "violated constraint: the multiplier sits at its cap, so unseen embeddings out-score those of the data; "
+            "ascend less far (trust_radius, ascent_steps) or raise multiplier_max",
+        ),
+    ]

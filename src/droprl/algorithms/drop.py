@@ -19,9 +19,18 @@ from jax import Array
 
 from droprl.adapt import Adaptation, AdaptivePolicy
 from droprl.adapt.inference import embedding_box
-from droprl.algorithms.averaging import averaged
-from droprl.algorithms.diagnostics import Check, drop_checks, r_squared, spearman
+from droprl.algorithms.averaging import averaged_networks
+from droprl.algorithms.diagnostics import Check, drop_checks, spearman
 from droprl.algorithms.protocol import Metrics
+from droprl.algorithms.scoring import (
+    Constraint,
+    calibration,
+    capped_multiplier,
+    first_multiplier,
+    make_score_model,
+    next_multiplier,
+    score_loss,
+)
 from droprl.data.behavior import behavior_sub_tasks
 from droprl.data.dataset import Dataset
 from droprl.data.decompose import SubTasks, decompose, sub_task_returns
@@ -35,8 +44,6 @@ from droprl.networks import (
     Conditioning,
     EmbeddingSpace,
     PolicyHead,
-    ScoreEnsemble,
-    ScoreModel,
     TaskEmbedding,
     score_of_behavior,
 )
@@ -114,7 +121,7 @@ class DROP:
     """υ: how fast the averaged networks follow. The paper averages f alone, for its targets; here β and φ are averaged
     too, because the return of a cloned policy jumps from update to update and that of its average does not."""
 
-    constraint: Literal["lagrangian", "hinge", "none"] = "lagrangian"
+    constraint: Constraint = "lagrangian"
     """The conservative constraint of equation 8, on the mean gap; hinge penalises every state's own violation, squared,
     with the weight multiplier_max; none ablates it (the paper's "w/o Reg")."""
     threshold: float = 2.0
@@ -206,56 +213,28 @@ class DROP:
         networks = Networks(
             TaskEmbedding(spec.n_sub_tasks, size, width, d[0], self.embedding_space, embedding_key),
             BehaviorPolicy(o, a, size, width, (d[1], d[2]), self.head, policy_key, self.conditioning),
-            self._score_model(o, a, size, score_key),
+            make_score_model(self, spec, size, score_key),
         )
         return DropState(
             networks=networks,
             averaged=networks,
             optimizer=self._optimizer().init(networks),
-            multiplier=jnp.asarray(self.multiplier_start if self.constraint == "lagrangian" else 0.0, dtype=float),
+            multiplier=first_multiplier(self),
         )
-
-    def _score_model(self, o: int, a: int, size: int, key: Array) -> AnyScoreModel:
-        def one(key: Array) -> ScoreModel:
-            return ScoreModel(o, a, size, self.width, self.depths[3:], self.score_layer_norm, key)
-
-        if self.score_models == 1:
-            return one(key)
-        return ScoreEnsemble([one(k) for k in jax.random.split(key, self.score_models)])
 
     def policy(self, state: DropState) -> AdaptivePolicy:
+        return self.adaptive_policy(state, self.adaptation)
+
+    def adaptive_policy(self, state: DropState, adaptation: Adaptation) -> AdaptivePolicy:
         networks = state.averaged
         table = networks.embedding.table()
-        return AdaptivePolicy(
-            networks.behavior_policy, networks.score_model, table, self.adaptation, self.sample_actions
-        )
+        return AdaptivePolicy(networks.behavior_policy, networks.score_model, table, adaptation, self.sample_actions)
 
-    # --- losses, each for one step of the data ---
+    # --- losses ---
 
     def clone_loss(self, policy: BehaviorPolicy, z: Array, step: Batch) -> Array:
-        """Equation 6: −log β(a|s, φ(z|n))."""
+        """Equation 6, for one step of the data: −log β(a|s, φ(z|n))."""
         return policy.clone_loss(step.observation, step.action, z)
-
-    def td_error(
-        self, score_model: AnyScoreModel, target: AnyScoreModel, policy: BehaviorPolicy, z: Array, step: Batch
-    ) -> tuple[Array, Array]:
-        """Equation 8: R + γ f̄(s', a', z) − f(s, a, z), and f(s, a, z) itself, for each score model.
-
-        Behind a timeout the data has no a': the sub-task's own policy answers there.
-        """
-        own_action = policy.mode(policy.encode(step.next_observation), z)
-        next_action = jnp.where(step.next_action_known, step.next_action, own_action)
-        bootstrapped = step.reward + step.discount * target.each(step.next_observation, next_action, z)
-        score = score_model.each(step.observation, step.action, z)
-        return jax.lax.stop_gradient(bootstrapped) - score, score
-
-    def conservative_gap(
-        self, score_model: AnyScoreModel, policy: BehaviorPolicy, z: Array, unseen_z: Array, step: Batch
-    ) -> Array:
-        """The constraint of equation 8: f(s, β(s, z̃), z̃) − f(s, β(s, z_n), z_n), with z̃ ~ μ(z)."""
-        encoded = policy.encode(step.observation)
-        unseen = score_of_behavior(score_model, policy, step.observation, encoded, unseen_z)
-        return unseen - score_of_behavior(score_model, policy, step.observation, encoded, z)
 
     def loss(
         self, networks: Networks, target: AnyScoreModel, multiplier: Array, batch: Batch, key: Array
@@ -267,29 +246,13 @@ class DROP:
         policy_z = z + self.policy_smoothing * jax.random.normal(policy_key, z.shape)
         clone = jnp.mean(jax.vmap(self.clone_loss, (None, 0, 0))(networks.behavior_policy, policy_z, batch))
 
-        policy = jax.lax.stop_gradient(networks.behavior_policy)
         score_z = z if self.td_into_embedding else jax.lax.stop_gradient(z)
         score_z = score_z + self.score_smoothing * jax.random.normal(score_key, z.shape)
-        errors, scores = jax.vmap(self.td_error, (None, None, None, 0, 0))(
-            networks.score_model, target, policy, score_z, batch
+        unseen_z = self._unseen_embeddings(table, unseen_key, len(z))
+        score, metrics = score_loss(
+            self, networks.score_model, target, multiplier, networks.behavior_policy, score_z, z, unseen_z, batch
         )
-        squared = jnp.sum(errors**2, axis=1)
-        td = jnp.sum(batch.has_target * squared) / jnp.maximum(jnp.sum(batch.has_target), 1.0)
-        metrics = {"clone_loss": clone, "td_loss": td, "score_mean": jnp.mean(scores)}
-        if self.constraint == "none":
-            return clone + td, metrics
-
-        fixed_z = jax.lax.stop_gradient(z)
-        unseen_z = self._unseen_embeddings(jax.lax.stop_gradient(table), unseen_key, len(z))
-        gaps = jax.vmap(self.conservative_gap, (None, None, 0, 0, 0))(
-            networks.score_model, policy, fixed_z, unseen_z, batch
-        )
-        gap = jnp.mean(gaps)
-        if self.constraint == "hinge":
-            penalty = self.multiplier_max * jnp.mean(jax.nn.relu(gaps - self.threshold) ** 2)
-        else:
-            penalty = multiplier * (gap - self.threshold)
-        return clone + td + penalty, metrics | {"gap": gap}
+        return clone + score, metrics | {"clone_loss": clone}
 
     def _unseen_embeddings(self, table: Array, key: Array, n: int) -> Array:
         """μ(z): uniform over the z-space."""
@@ -306,15 +269,8 @@ class DROP:
         )
         step, optimizer = self._optimizer().update(gradient, state.optimizer)
         networks = optax.apply_updates(state.networks, step)
-        multiplier = state.multiplier
-        if self.constraint == "lagrangian":
-            ascended = multiplier + self.multiplier_rate * (metrics["gap"] - self.threshold)
-            multiplier = jnp.clip(ascended, 0.0, self.multiplier_max)
-        average = Networks(
-            averaged(state.averaged.embedding, networks.embedding, self.target_rate, optimizer),
-            averaged(state.averaged.behavior_policy, networks.behavior_policy, self.target_rate, optimizer),
-            optax.incremental_update(networks.score_model, state.averaged.score_model, self.target_rate),
-        )
+        multiplier = next_multiplier(self, state.multiplier, metrics)
+        average = averaged_networks(state.averaged, networks, self.target_rate, optimizer)
         return DropState(networks, average, optimizer, multiplier), metrics | {"multiplier": multiplier}
 
     def _optimizer(self) -> optax.GradientTransformation:
@@ -329,10 +285,6 @@ class DROP:
         z = table[batch.sub_task]
         clone = jax.vmap(self.clone_loss, (None, 0, 0))
         other_z = jnp.roll(table, max(1, len(table) // 2), axis=0)[batch.sub_task]
-        # The probe's targets go to the end of the episode, so this error is one of calibration; only behind a timeout
-        # does the model's own score of the last state enter, discounted by all the steps to it.
-        errors, scores = jax.vmap(self.td_error, (None, None, None, 0, 0))(score_model, score_model, policy, z, batch)
-        errors, scores = jnp.mean(errors, axis=1), jnp.mean(scores, axis=1)
 
         def scores_of_sub_tasks(observation: Array) -> Array:
             encoded = policy.encode(observation)
@@ -346,11 +298,10 @@ class DROP:
             "probe_clone_loss": jnp.mean(clone(policy, z, batch)),
             "probe_clone_loss_permuted": of_several * jnp.mean(clone(policy, other_z, batch)),
             "embedding_spread": of_several * jnp.mean(jnp.std(table, axis=0)),
-            "score_r2": r_squared(errors, scores + errors, batch.has_target),
-            "score_bias": -jnp.sum(batch.has_target * errors) / jnp.maximum(jnp.sum(batch.has_target), 1.0),
+            **calibration(score_model, policy, z, batch),
             "score_rank_correlation": spearman(at_start, probe.sub_task_returns),
             "top_sub_task_share": jnp.mean(favourites == jnp.argmax(probe.sub_task_returns)),
         }
 
     def checks(self, metrics: dict[str, float]) -> list[Check]:
-        return drop_checks(metrics, self.multiplier_max if self.constraint == "lagrangian" else None)
+        return drop_checks(metrics, capped_multiplier(self))

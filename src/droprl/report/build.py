@@ -22,6 +22,8 @@ from droprl.train.run import Run
 
 CURVES = {
     "clone_loss": ("Cloning loss", "−log β per action dimension"),
+    "kl": ("What the latent knows", "KL(φ ‖ prior) per action dimension, nats"),
+    "distillation_loss": ("Distillation loss", "half the squared error per action dimension"),
     "td_loss": ("TD loss", "squared error, rewards scaled"),
 }
 DIAGNOSTIC_CURVES = {
@@ -30,17 +32,20 @@ DIAGNOSTIC_CURVES = {
     "gap": ("Gap of the constraint", "f(unseen z) − f(z of a sub-task)"),
     "multiplier": ("Multiplier λ", "λ"),
     "embedding_spread": ("Spread of the embeddings", "standard deviation of the z_n"),
+    "distillation_r2": ("The student against adaptation", "R² of its actions"),
     "top_sub_task_share": ("States where f prefers the top sub-task", "share"),
 }
 
 
 def build_report(runs: Sequence[Run], command: str, notes: Sequence[str] = ()) -> Report:
-    """Everything that these runs of one dataset have to show; of an adapting one, also an episode under each rule.
+    """Everything that these runs of one dataset have to show; of one that adapts among sub-tasks, also an episode under
+    each rule.
 
     Where the task cannot be played here, the page says so and has the rest.
     """
     evaluations = [e for run in runs for e in load_evaluations(run)]
-    adaptive = next((run for run in runs if run.config.algorithm.adaptation is not None), None)
+    in_sub_tasks = [run for run in runs if run.spec().n_sub_tasks > 1]
+    adaptive = next((run for run in in_sub_tasks if run.config.algorithm.adaptation is not None), None)
     data = runs[0].config.data
     walks: list[EmbeddingWalk] = []
     predicted: list[float] | None = None
@@ -57,8 +62,8 @@ def build_report(runs: Sequence[Run], command: str, notes: Sequence[str] = ()) -
         score_unit=evaluations[0].unit if evaluations else "return",
         table=[_row(e) for e in evaluations],
         curves=[c for name, (title, unit) in CURVES.items() if (c := _chart(runs, name, title, unit)).series],
-        sub_tasks=None if adaptive is None else _sub_tasks(adaptive, predicted),
-        diagnostics=[] if adaptive is None else _diagnostics(adaptive),
+        sub_tasks=next((_sub_tasks(run, predicted) for run in (adaptive, *in_sub_tasks) if run is not None), None),
+        diagnostics=next((found for run in runs if (found := _diagnostics(run))), []),
         diagnostic_charts=_diagnostic_charts(runs),
         walks=walks,
         facts=_facts(runs),

@@ -1,0 +1,258 @@
+"""DROP + CVAE: a latent variable of the data's steps takes the place of the sub-tasks' embeddings (equations 10, 11).
+
+φ and β are a conditional variational auto-encoder of the data. f(s, a, z) is learned at the latents of its steps, as
+DROP learns it at the embeddings of its sub-tasks. No trajectory is told from another: all are one sub-task.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal, NamedTuple, Self
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import Array
+
+from droprl.adapt import Adaptation, AdaptivePolicy
+from droprl.adapt.inference import embedding_box
+from droprl.algorithms.averaging import averaged_networks
+from droprl.algorithms.diagnostics import Check, cvae_checks
+from droprl.algorithms.protocol import Metrics
+from droprl.algorithms.scoring import (
+    Constraint,
+    calibration,
+    capped_multiplier,
+    first_multiplier,
+    make_score_model,
+    next_multiplier,
+    score_loss,
+)
+from droprl.data.dataset import Dataset
+from droprl.data.decompose import SubTasks, rank_sub_tasks
+from droprl.data.returns import choose_discount
+from droprl.data.tasks import equal_sub_tasks
+from droprl.data.transitions import Batch, Prepared, Probe, Spec, prepare
+from droprl.errors import DropError, SettingError, require
+from droprl.networks import AnyScoreModel, BehaviorPolicy, Conditioning, LatentEncoder, PolicyHead
+
+
+class CVAENetworks(eqx.Module):
+    """What gradient descent changes."""
+
+    encoder: LatentEncoder  # φ
+    behavior_policy: BehaviorPolicy  # β
+    score_model: AnyScoreModel  # f
+
+
+class CVAEState(NamedTuple):
+    networks: CVAENetworks
+    averaged: CVAENetworks  # moves slowly after the networks: its score model is f̄, and it is what acts
+    optimizer: optax.OptState
+    multiplier: Array  # λ
+    latents: Array  # (n_latents, embedding_size) of the steps seen last, by the averaged encoder
+
+
+@dataclass(frozen=True)
+class DropCVAE:
+    """DROP with the latents of a CVAE for embeddings: no decomposition into sub-tasks."""
+
+    name: ClassVar[str] = "drop-cvae"
+
+    encoder: Literal["state-action", "state"] = "state-action"
+    """What φ sees of a step. The paper writes φ(z|s), but of the action such a z can say nothing that s does not: the
+    KL term empties it and z steers nothing. PLAS and LAPO, which the paper follows here, encode state and action."""
+    embedding_size: int = 5
+    """dim(z)."""
+    kl_weight: float = 0.05
+    """What the KL term is multiplied by. With a gaussian head 1 is equation 10; a deterministic one has no variance of
+    its own, and this weight stands for it: the σ² of actions, which lie in [-1, 1], that z need not explain."""
+    n_latents: int = 64
+    """How many latents of the data are kept for test time, where they are what adaptation starts from."""
+
+    width: int = 512
+    """Units of each hidden layer of Enc_0 … Enc_4, Enc_0 being φ."""
+    depths: tuple[int, int, int, int, int] = (2, 2, 3, 2, 3)
+    """Hidden layers of Enc_0 … Enc_4."""
+    conditioning: Conditioning = "bilinear"
+    """How z enters β: concatenated to the state's encoding; bilinear adds all products of the two."""
+    head: PolicyHead = "deterministic"
+    """deterministic clones by squared error; gaussian learns a standard deviation as well."""
+    sample_actions: bool = False
+    """Draw actions from a gaussian head at test time instead of taking its mean."""
+    score_models: int = 1
+    """Score models; with several, the lowest score counts at test time."""
+    score_layer_norm: bool = True
+    """LayerNorm in f: without it some seeds diverge at the paper's learning rate."""
+
+    discount: float | None = None
+    """γ. None: the one that DROP would choose, by the true discounted returns of trajectories ranked by return."""
+    td_steps: int = 20
+    """Rewards summed before bootstrapping. 1 is the paper's equation 11, which converges far more slowly."""
+    td_lambda: float | None = None
+    """λ of TD(λ) instead of td_steps."""
+    scale_rewards: bool = True
+    """Divide rewards by the standard deviation of discounted returns, so that scores have unit spread on any task."""
+    normalize_observations: bool = True
+    """Shift and scale observations to zero mean and unit variance."""
+    target_rate: float = 0.005
+    """υ: how fast the averaged networks follow."""
+
+    constraint: Constraint = "lagrangian"
+    """The conservative constraint of equation 11, on the mean gap; hinge penalises every state's own violation,
+    squared, with the weight multiplier_max; none ablates it."""
+    threshold: float = 2.0
+    """η: by how much unseen embeddings may out-score the latents of the data; with scaled rewards, in standard
+    deviations of the discounted returns."""
+    multiplier_start: float = 0.0
+    """λ at the start."""
+    multiplier_rate: float = 1e-2
+    """Step size of the dual ascent on λ; projected to [0, multiplier_max]."""
+    multiplier_max: float = 1.0
+    """The cap on λ: the constraint is linear in f and unbounded, so that an uncapped λ runs away."""
+
+    learning_rate: float = 1e-3
+    """Adam's learning rate, the same for all networks."""
+    batch_size: int = 1024
+    """Steps of the data an update."""
+    adaptation: Adaptation = field(default_factory=Adaptation)
+    """How z* is found at test time; the rule first takes the prior's mean, z = 0."""
+
+    def __post_init__(self) -> None:
+        require(self, "at least 1", "embedding_size", "n_latents", "width", "td_steps", "batch_size", "score_models")
+        require(self, "above 0 and at most 1", "discount", "target_rate")
+        require(self, "above 0", "learning_rate")
+        require(self, "at least 0", "kl_weight", "multiplier_start", "multiplier_rate", "multiplier_max")
+        if self.td_lambda is not None and not 0 <= self.td_lambda < 1:
+            raise SettingError(f"td_lambda is {self.td_lambda}: give at least 0 and less than 1")
+        if min(self.depths) < 1:
+            raise SettingError(f"depths are {self.depths}: each must be at least 1")
+
+    @classmethod
+    def small(cls) -> Self:
+        return cls(width=128, batch_size=256)
+
+    # --- the data it learns from ---
+
+    def resolve(self, dataset: Dataset) -> Self:
+        if self.discount is not None:
+            return self
+        cut = equal_sub_tasks(dataset.name, dataset.n_episodes)
+        ranked = rank_sub_tasks(dataset.returns, cut.n_sub_tasks, cut.trajectories_per_sub_task)
+        return replace(self, discount=choose_discount(dataset, ranked))
+
+    def sub_tasks(self, dataset: Dataset) -> SubTasks:
+        return [np.arange(dataset.n_episodes)]
+
+    def prepare(self, dataset: Dataset) -> Prepared:
+        if self.discount is None:
+            raise DropError("discount is open: call resolve(dataset) first")
+        return prepare(
+            dataset,
+            self.sub_tasks(dataset),
+            discount=self.discount,
+            td_steps=self.td_steps,
+            td_lambda=self.td_lambda,
+            normalize_observations=self.normalize_observations,
+            scale_rewards=self.scale_rewards,
+        )
+
+    # --- networks ---
+
+    def init(self, key: Array, spec: Spec) -> CVAEState:
+        encoder_key, policy_key, score_key = jax.random.split(key, 3)
+        size, width, d = self.embedding_size, self.width, self.depths
+        o, a = spec.observation_size, spec.action_size
+        networks = CVAENetworks(
+            LatentEncoder(o, a, size, width, d[0], self.encoder == "state-action", encoder_key),
+            BehaviorPolicy(o, a, size, width, (d[1], d[2]), self.head, policy_key, self.conditioning),
+            make_score_model(self, spec, size, score_key),
+        )
+        latents = jnp.zeros((self.n_latents, size))
+        return CVAEState(networks, networks, self._optimizer().init(networks), first_multiplier(self), latents)
+
+    def policy(self, state: CVAEState) -> AdaptivePolicy:
+        """Its embeddings are the prior's mean, which is all that is known of z before a score is asked, and latents."""
+        networks = state.averaged
+        starts = jnp.concatenate([jnp.zeros_like(state.latents[:1]), state.latents])
+        return AdaptivePolicy(
+            networks.behavior_policy, networks.score_model, starts, self.adaptation, self.sample_actions
+        )
+
+    # --- losses ---
+
+    def negative_elbo(
+        self, encoder: LatentEncoder, policy: BehaviorPolicy, noise: Array, step: Batch
+    ) -> tuple[Array, Array, Array]:
+        """Equation 10 for one step of the data, its two terms and its z ~ φ: −log β(a|s, z) and KL(φ ‖ N(0, I)).
+
+        Both are in nats per action dimension.
+        """
+        mean, log_std = encoder.distribution(step.observation, step.action)
+        z = mean + jnp.exp(log_std) * noise
+        clone = policy.clone_loss(step.observation, step.action, z)
+        return clone, kl_to_prior(mean, log_std) / step.action.size, z
+
+    def loss(
+        self, networks: CVAENetworks, target: AnyScoreModel, multiplier: Array, batch: Batch, key: Array
+    ) -> tuple[Array, Metrics]:
+        """The negative ELBO, which moves φ and β, and at its z, held still, equation 11, which moves f."""
+        noise_key, unseen_key = jax.random.split(key)
+        noise = jax.random.normal(noise_key, (len(batch.reward), self.embedding_size))
+        clones, divergences, z = jax.vmap(self.negative_elbo, (None, None, 0, 0))(
+            networks.encoder, networks.behavior_policy, noise, batch
+        )
+        clone, divergence = jnp.mean(clones), jnp.mean(divergences)
+        z = jax.lax.stop_gradient(z)
+        low, high = embedding_box(z)
+        unseen_z = jax.random.uniform(unseen_key, z.shape, minval=low, maxval=high)
+        score, metrics = score_loss(
+            self, networks.score_model, target, multiplier, networks.behavior_policy, z, z, unseen_z, batch
+        )
+        total = clone + self.kl_weight * divergence + score
+        return total, metrics | {"clone_loss": clone, "kl": divergence}
+
+    # --- one update: primal step on the networks, dual step on λ, slow step of the averages, new latents ---
+
+    def update(self, state: CVAEState, batch: Batch, key: Array) -> tuple[CVAEState, Metrics]:
+        gradient, metrics = jax.grad(self.loss, has_aux=True)(
+            state.networks, state.averaged.score_model, state.multiplier, batch, key
+        )
+        step, optimizer = self._optimizer().update(gradient, state.optimizer)
+        networks = optax.apply_updates(state.networks, step)
+        multiplier = next_multiplier(self, state.multiplier, metrics)
+        average = averaged_networks(state.averaged, networks, self.target_rate, optimizer)
+        n = self.n_latents
+        newest, _ = jax.vmap(average.encoder.distribution)(batch.observation[:n], batch.action[:n])
+        latents = jnp.concatenate([newest, state.latents])[:n]
+        return CVAEState(networks, average, optimizer, multiplier, latents), metrics | {"multiplier": multiplier}
+
+    def _optimizer(self) -> optax.GradientTransformation:
+        return optax.adam(self.learning_rate)
+
+    # --- is it working? ---
+
+    def diagnose(self, state: CVAEState, probe: Probe) -> Metrics:
+        """At the mean latents of the probe's steps; the wrong z is that of the step half the probe away."""
+        networks, batch = state.averaged, probe.batch
+        policy = networks.behavior_policy
+        z, log_std = jax.vmap(networks.encoder.distribution)(batch.observation, batch.action)
+        clone = jax.vmap(policy.clone_loss)
+        other_z = jnp.roll(z, len(z) // 2, axis=0)
+        return {
+            "probe_clone_loss": jnp.mean(clone(batch.observation, batch.action, z)),
+            "probe_clone_loss_permuted": jnp.mean(clone(batch.observation, batch.action, other_z)),
+            "probe_kl": jnp.mean(jax.vmap(kl_to_prior)(z, log_std)),
+            "embedding_spread": jnp.mean(jnp.std(z, axis=0)),
+            **calibration(networks.score_model, policy, z, batch),
+        }
+
+    def checks(self, metrics: dict[str, float]) -> list[Check]:
+        return cvae_checks(metrics, capped_multiplier(self))
+
+
+def kl_to_prior(mean: Array, log_std: Array) -> Array:
+    """KL(N(mean, std²) ‖ N(0, I)), in nats."""
+    return 0.5 * jnp.sum(mean**2 + jnp.exp(2 * log_std) - 1.0 - 2 * log_std)

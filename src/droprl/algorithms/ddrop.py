@@ -1,0 +1,96 @@
+"""D-DROP: the outer optimisation run over the states of the data, and distilled into one policy that searches nothing.
+
+φ, β and f are DROP's, update for update. Beside them a student π(a|s) regresses on β(s, z*(s)).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+
+from droprl.adapt import Adaptation, FixedPolicy
+from droprl.algorithms.averaging import averaged
+from droprl.algorithms.diagnostics import Check, distillation_check, r_squared
+from droprl.algorithms.drop import DROP, DropState
+from droprl.algorithms.protocol import Metrics, State
+from droprl.data.transitions import Batch, Probe, Spec
+from droprl.errors import require
+from droprl.networks import BehaviorPolicy
+
+NO_EMBEDDING = (0,)
+
+
+class Distillation(NamedTuple):
+    teacher: DropState
+    student: BehaviorPolicy  # π, of β's shape without an embedding
+    averaged: BehaviorPolicy  # moves slowly after it, and is what acts
+    optimizer: optax.OptState  # the student's
+
+
+@dataclass(frozen=True)
+class DDROP(DROP):
+    """Distilled DROP: what adaptation finds at the states of the data, learned by a policy that adapts no more."""
+
+    name: ClassVar[str] = "ddrop"
+    adaptation: ClassVar[None] = None  # type: ignore[misc]  # nothing is left to infer at test time,
+    sample_actions: ClassVar[bool] = False  # type: ignore[misc]  # and the student is deterministic
+
+    outer: Adaptation = field(default_factory=Adaptation)
+    """How z*(s) is found at states of the data, each by itself: reinference_interval means nothing here."""
+    distilled_share: float = 0.125
+    """The part of a batch whose states the student learns from. A search costs as much as tens of cloned steps: with
+    the default it takes about as long as the rest of the update."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self, "above 0 and at most 1", "distilled_share")
+
+    def init(self, key: Array, spec: Spec) -> State:
+        depths = self.depths[1:3]
+        student_key = jax.random.fold_in(key, 0)  # another stream than the keys that DROP splits off
+        student = BehaviorPolicy(
+            spec.observation_size, spec.action_size, 0, self.width, depths, "deterministic", student_key
+        )
+        return Distillation(super().init(key, spec), student, student, self._optimizer().init(student))
+
+    def policy(self, state: State) -> FixedPolicy:  # type: ignore[override]
+        return FixedPolicy(state.averaged, jnp.zeros(NO_EMBEDDING), sample_actions=False)
+
+    def teacher_actions(self, teacher: DropState, observations: Array) -> Array:
+        """β(s, z*(s)), by the averaged networks."""
+        adaptive = self.adaptive_policy(teacher, self.outer)
+        z = jax.vmap(adaptive.infer)(observations).z
+        encoded = jax.vmap(adaptive.behavior_policy.encode)(observations)
+        return jax.lax.stop_gradient(jax.vmap(adaptive.behavior_policy.mode)(encoded, z))
+
+    def distillation_loss(self, student: BehaviorPolicy, observations: Array, actions: Array) -> Array:
+        """Half the squared error of π(s) per action dimension, the mean over states."""
+        return jnp.mean(jax.vmap(student.clone_loss, (0, 0, None))(observations, actions, jnp.zeros(NO_EMBEDDING)))
+
+    def update(self, state: State, batch: Batch, key: Array) -> tuple[State, Metrics]:
+        teacher, metrics = super().update(state.teacher, batch, key)
+        # A batch is drawn at random: its first states are as good as any.
+        observations = batch.observation[: max(1, round(self.distilled_share * len(batch.observation)))]
+        actions = self.teacher_actions(teacher, observations)
+        loss, gradient = jax.value_and_grad(self.distillation_loss)(state.student, observations, actions)
+        step, optimizer = self._optimizer().update(gradient, state.optimizer)
+        student = optax.apply_updates(state.student, step)
+        average = averaged(state.averaged, student, self.target_rate, optimizer)
+        return Distillation(teacher, student, average, optimizer), metrics | {"distillation_loss": loss}
+
+    def diagnose(self, state: State, probe: Probe) -> Metrics:
+        observations = probe.batch.observation
+        actions = self.teacher_actions(state.teacher, observations)
+        errors = actions - self.policy(state).act((), observations, jax.random.key(0))[1]
+        return super().diagnose(state.teacher, probe) | {
+            "probe_distillation_loss": self.distillation_loss(state.averaged, observations, actions),
+            "distillation_r2": r_squared(errors, actions - jnp.mean(actions, axis=0), jnp.ones_like(errors)),
+        }
+
+    def checks(self, metrics: dict[str, float]) -> list[Check]:
+        return [*super().checks(metrics), *distillation_check(metrics)]

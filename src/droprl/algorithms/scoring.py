@@ -1,0 +1,146 @@
+"""How the score model f(s, a, z) is learned, whatever gives a step its z: equation 8 of DROP, equation 11 of its CVAE.
+
+Temporal differences, the conservative constraint with its Lagrangian (appendix B), and how well f explains the data.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from droprl.algorithms.diagnostics import r_squared
+from droprl.algorithms.protocol import Metrics
+from droprl.data.transitions import Batch, Spec
+from droprl.networks import AnyScoreModel, BehaviorPolicy, ScoreEnsemble, ScoreModel, score_of_behavior
+
+Constraint = Literal["lagrangian", "hinge", "none"]
+
+
+class ScoreSettings(Protocol):
+    """The fields of an algorithm that say how its score model is made and learned."""
+
+    @property
+    def width(self) -> int: ...
+    @property
+    def depths(self) -> tuple[int, int, int, int, int]: ...
+    @property
+    def score_models(self) -> int: ...
+    @property
+    def score_layer_norm(self) -> bool: ...
+    @property
+    def constraint(self) -> Constraint: ...
+    @property
+    def threshold(self) -> float: ...
+    @property
+    def multiplier_start(self) -> float: ...
+    @property
+    def multiplier_rate(self) -> float: ...
+    @property
+    def multiplier_max(self) -> float: ...
+
+
+def make_score_model(settings: ScoreSettings, spec: Spec, embedding_size: int, key: Array) -> AnyScoreModel:
+    def one(key: Array) -> ScoreModel:
+        o, a, depths = spec.observation_size, spec.action_size, settings.depths[3:]
+        return ScoreModel(o, a, embedding_size, settings.width, depths, settings.score_layer_norm, key)
+
+    if settings.score_models == 1:
+        return one(key)
+    return ScoreEnsemble([one(k) for k in jax.random.split(key, settings.score_models)])
+
+
+# --- losses, each for one step of the data ---
+
+
+def td_error(
+    score_model: AnyScoreModel, target: AnyScoreModel, policy: BehaviorPolicy, z: Array, step: Batch
+) -> tuple[Array, Array]:
+    """R + γ f̄(s', a', z) − f(s, a, z), and f(s, a, z) itself, for each score model. Both sides have the step's own z.
+
+    Behind a timeout the data has no a': the policy of that z answers there.
+    """
+    own_action = policy.mode(policy.encode(step.next_observation), z)
+    next_action = jnp.where(step.next_action_known, step.next_action, own_action)
+    bootstrapped = step.reward + step.discount * target.each(step.next_observation, next_action, z)
+    score = score_model.each(step.observation, step.action, z)
+    return jax.lax.stop_gradient(bootstrapped) - score, score
+
+
+def conservative_gap(
+    score_model: AnyScoreModel, policy: BehaviorPolicy, z: Array, unseen_z: Array, step: Batch
+) -> Array:
+    """The constraint: f(s, β(s, z̃), z̃) − f(s, β(s, z), z), with z̃ ~ μ(z)."""
+    encoded = policy.encode(step.observation)
+    unseen = score_of_behavior(score_model, policy, step.observation, encoded, unseen_z)
+    return unseen - score_of_behavior(score_model, policy, step.observation, encoded, z)
+
+
+# --- of a batch ---
+
+_td_errors = jax.vmap(td_error, (None, None, None, 0, 0))
+_gaps = jax.vmap(conservative_gap, (None, None, 0, 0, 0))
+
+
+def score_loss(
+    settings: ScoreSettings,
+    score_model: AnyScoreModel,
+    target: AnyScoreModel,
+    multiplier: Array,
+    policy: BehaviorPolicy,
+    learned_z: Array,
+    z: Array,
+    unseen_z: Array,
+    batch: Batch,
+) -> tuple[Array, Metrics]:
+    """TD at `learned_z`, plus λ · (gap − η) between `unseen_z` and `z`, which the constraint does not move."""
+    fixed_policy = jax.lax.stop_gradient(policy)
+    errors, scores = _td_errors(score_model, target, fixed_policy, learned_z, batch)
+    squared = jnp.sum(errors**2, axis=1)
+    td = jnp.sum(batch.has_target * squared) / jnp.maximum(jnp.sum(batch.has_target), 1.0)
+    metrics = {"td_loss": td, "score_mean": jnp.mean(scores)}
+    if settings.constraint == "none":
+        return td, metrics
+
+    fixed_z, fixed_unseen_z = jax.lax.stop_gradient((z, unseen_z))
+    gaps = _gaps(score_model, fixed_policy, fixed_z, fixed_unseen_z, batch)
+    gap = jnp.mean(gaps)
+    if settings.constraint == "hinge":
+        penalty = settings.multiplier_max * jnp.mean(jax.nn.relu(gaps - settings.threshold) ** 2)
+    else:
+        penalty = multiplier * (gap - settings.threshold)
+    return td + penalty, metrics | {"gap": gap}
+
+
+def first_multiplier(settings: ScoreSettings) -> Array:
+    """λ at the start: only the Lagrangian has one."""
+    return jnp.asarray(settings.multiplier_start if settings.constraint == "lagrangian" else 0.0, dtype=float)
+
+
+def next_multiplier(settings: ScoreSettings, multiplier: Array, metrics: Metrics) -> Array:
+    """The dual step: λ ascends by the violation of the constraint, projected to [0, multiplier_max]."""
+    if settings.constraint != "lagrangian":
+        return multiplier
+    ascended = multiplier + settings.multiplier_rate * (metrics["gap"] - settings.threshold)
+    return jnp.clip(ascended, 0.0, settings.multiplier_max)
+
+
+def capped_multiplier(settings: ScoreSettings) -> float | None:
+    """The λ at which the constraint is given up; None without a Lagrangian."""
+    return settings.multiplier_max if settings.constraint == "lagrangian" else None
+
+
+def calibration(score_model: AnyScoreModel, policy: BehaviorPolicy, z: Array, batch: Batch) -> Metrics:
+    """R² and bias of f against what followed in the data.
+
+    The probe's targets go to the end of the episode, so this error is one of calibration; only behind a timeout does
+    the model's own score of the last state enter, discounted by all the steps to it.
+    """
+    errors, scores = _td_errors(score_model, score_model, policy, z, batch)
+    errors, scores = jnp.mean(errors, axis=1), jnp.mean(scores, axis=1)
+    return {
+        "score_r2": r_squared(errors, scores + errors, batch.has_target),
+        "score_bias": -jnp.sum(batch.has_target * errors) / jnp.maximum(jnp.sum(batch.has_target), 1.0),
+    }
