@@ -17,6 +17,7 @@ HELP = f"""drop {__version__}: offline reinforcement learning that keeps optimis
   drop data make MAZE       make maze2d-umaze, maze2d-medium or maze2d-large, with no download
   drop train SOURCE         train an algorithm; the same command resumes
   drop evaluate RUN         play a trained run or a saved policy in its task
+  drop finetune RUN         go on in the task: choose a checkpoint, the ascent steps, or train on, within a budget
   drop report RUN [RUN …]   one self-contained HTML page for runs of one dataset
   drop export RUN           save one seed's policy as a folder of its own
 
@@ -98,6 +99,12 @@ def _evaluate(words: list[str]) -> None:
     evaluate(words)
 
 
+def _finetune(words: list[str]) -> None:
+    from droprl.cli.finetune import finetune
+
+    finetune(words)
+
+
 def _report(words: list[str]) -> None:
     from droprl.cli.evaluate import report
 
@@ -122,6 +129,7 @@ _COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "data make": _data_make,
     "train": _train,
     "evaluate": _evaluate,
+    "finetune": _finetune,
     "report": _report,
     "export": _export,
     "demo": _demo,
