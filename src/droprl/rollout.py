@@ -148,7 +148,7 @@ def play_episode(
             action = np.clip(moved, low, high).astype(np.float32)
         found, reward, ended, truncated, _ = env.step(action.copy())
         following = np.array(found, np.float32)
-        start = int(carry.inferred.start[0]) if isinstance(carry, Episode) else 0
+        start = int(np.asarray(carry.inferred.start)[0]) if isinstance(carry, Episode) else 0
         steps.append((observation, action, float(reward), following, start))
         observation = following
     observations, taken, rewards, followings, starts = zip(*steps, strict=True)

@@ -46,7 +46,7 @@ class FinetuneOptions:
     """Of these, how many are played side by side."""
     dataset: str | None = None
     """The policy level: the SOURCE of the run's data, if it is no longer where it was or needs options to be read."""
-    adaptation: AdaptationOptions = AdaptationOptions()
+    adaptation: AdaptationOptions = field(default_factory=AdaptationOptions)
     reading: SourceOptions = field(default_factory=SourceOptions)
     json: bool = False
     """Print one JSON object: per seed what was chosen and every return before and after; the means."""
@@ -85,7 +85,7 @@ def table(found: FineTuning) -> Table:
     rule = "" if found.adaptation is None else f" {found.adaptation['rule']}"
     title = f"{found.algorithm}{rule}, {found.level} level on {found.dataset}: {found.unit} in {found.env}"
     made = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-    for heading in ("seed", "initial → fine-tuned", "while choosing", "checkpoint", "k", "steps", "episodes"):
+    for heading in ("seed", "initial → fine-tuned", "chosen for", "checkpoint", "k", "steps", "episodes"):
         made.add_column(heading, justify="left" if heading == "seed" else "right", no_wrap=True)
     for seed in found.seeds:
         made.add_row(
@@ -120,7 +120,7 @@ def remarks(found: FineTuning, run: Run) -> list[str]:
         f"that the budget of {found.budget:,} did not pay."
     ]
     if found.chosen_for is not None:
-        lines.append("while choosing: what the chosen one earned then, the highest of several and so optimistic.")
+        lines.append("chosen for: what the chosen one earned in the search, the highest of several and so optimistic.")
     if found.caveat:
         lines.append(f"Not quite D4RL's scores: {found.caveat}.")
     folder = run.path / "finetune" / found.level / "policy"

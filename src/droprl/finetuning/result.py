@@ -20,7 +20,7 @@ class TunedSeed:
     ascent_steps: int | None  # k
     steps_played: int  # of the budget
     episodes_played: int
-    chosen_for: float | None  # what it earned while it was chosen, in the result's unit: optimistic
+    chosen_for: float | None  # what it earned in the search, in the result's unit: optimistic
     initial: Episodes  # the run's last checkpoint, with k as it was trained or given
     tuned: Episodes
 
@@ -51,7 +51,7 @@ class FineTuning:
 
     @property
     def chosen_for(self) -> float | None:
-        """The mean of what the chosen ones earned while they were chosen: optimistic. None: nothing was chosen."""
+        """The mean of what the chosen ones earned in the search: optimistic. None: nothing was chosen."""
         found = [s.chosen_for for s in self.seeds if s.chosen_for is not None]
         return float(np.mean(found)) if found else None
 
