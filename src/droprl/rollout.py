@@ -55,7 +55,7 @@ def rollout(
     n_envs = min(n_envs, episodes)
     envs = [make_env() for _ in range(n_envs)]
     try:
-        _check_fit(policy, envs[0])
+        check_fit(policy, envs[0])
         return _play(policy, envs, episodes, seed, record, on_step)
     finally:
         for env in envs:
@@ -134,7 +134,6 @@ def play_episode(
 
     With a generator, each action is moved by a normal number times `scale` half-ranges, inside the action's bounds.
     """
-    _check_fit(policy, env)
     observation, carry = _reset(env, seed), policy.start(1)
     low, high = np.asarray(policy.scaling.action_low), np.asarray(policy.scaling.action_high)
     steps: list[tuple[np.ndarray, np.ndarray, float, np.ndarray, int]] = []
@@ -188,7 +187,8 @@ def _replace(carry: Carry, fresh: Carry, where: np.ndarray) -> Carry:
     return jax.tree.map(choose, carry, fresh)
 
 
-def _check_fit(policy: LoadedPolicy, env: Environment) -> None:
+def check_fit(policy: LoadedPolicy, env: Environment) -> None:
+    """Refuse a task whose observations or actions are not those of the policy."""
     for kind, space, size in (
         ("observations", env.observation_space, policy.spec.observation_size),
         ("actions", env.action_space, policy.spec.action_size),

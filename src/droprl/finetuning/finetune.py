@@ -8,6 +8,7 @@ others) and `result.json`.
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -27,7 +28,7 @@ from droprl.finetuning.online import OnlineTrainer, Start
 from droprl.finetuning.result import FineTuning, TunedSeed, from_json
 from droprl.finetuning.search import Candidate, Chosen, candidates, search, spread
 from droprl.policy import LoadedPolicy, Origin, policy_of_run
-from droprl.rollout import Environment, EnvMaker, Trajectory, longest_episode, play_episode
+from droprl.rollout import Environment, EnvMaker, Trajectory, check_fit, longest_episode, play_episode
 from droprl.train.checkpoints import KEEP
 from droprl.train.config import differences
 from droprl.train.fit import Interrupted
@@ -44,7 +45,7 @@ class Settings:
 
     level: Level
     budget: int
-    rounds: int
+    rounds: int | None
     max_ascent_steps: int
     online_share: float
     updates_per_step: float
@@ -63,7 +64,7 @@ def finetune(
     *,
     level: Level,
     budget: int,
-    rounds: int = 1,
+    rounds: int | None = None,
     max_ascent_steps: int = 50,
     online_share: float = 0.5,
     updates_per_step: float = 1.0,
@@ -77,10 +78,10 @@ def finetune(
 ) -> FineTuning:
     """Go on with every seed of a run in its task, each with `budget` environment steps, or with what was interrupted.
 
-    `level="checkpoint"` plays the last six checkpoints and keeps the best (Algorithm 3), `"embedding"` these and the
-    number of ascent steps, 0 … `max_ascent_steps` (Algorithm 4), each `rounds` times; `"policy"` trains φ, β and f on
-    from the embedding level's choice, where the run has one. It replays the run's data, or the same `dataset` from
-    elsewhere.
+    `level="checkpoint"` plays the last six checkpoints and keeps the best (Algorithm 3); `"embedding"` also tries every
+    number of ascent steps, 0 … `max_ascent_steps` (Algorithm 4). Both play each candidate `rounds` times, by default
+    as often as the budget allows. `"policy"` trains φ, β and f on, from the embedding level's choice where the run has one. It
+    replays the run's data, or the same `dataset` from elsewhere.
 
     Before and after are played on `episodes` other episodes, which the budget does not pay. Keywords such as
     `rule="grad"` change how z is inferred.
@@ -89,20 +90,16 @@ def finetune(
     if episodes < 1:
         raise DropError(f"episodes is {episodes}: play at least one")
     tuning = _Tuning(run if isinstance(run, Run) else Run(run), settings, env, adaptation, progress)
+    prepared = _prepared(tuning.run, dataset) if level == "policy" else None
     try:
         with locked(tuning.folder):
-            prepared = _prepared(tuning.run, dataset) if level == "policy" else None
             tuning.open()
             finished = tuning.finished(episodes)
-            if finished is not None:
-                return finished
-            return tuning.finish(tuning.tune(prepared), episodes, n_envs)
+            return finished if finished is not None else tuning.finish(tuning.tune(prepared), episodes, n_envs)
     except KeyboardInterrupt:
         raise Interrupted(
             f"stopped; every episode played is noted in {tuning.folder}: run the same command again to go on"
         ) from None
-    finally:
-        tuning.env.close()
 
 
 def _prepared(run: Run, dataset: Dataset | str | Path | None) -> Prepared:
@@ -142,10 +139,10 @@ class _Tuning:
         self._algorithm = self._last.algorithm
         self._check_level()
         self._make, self._env_name = task_of(self._last.origin, env)
-        self.env: Environment = self._make()
-        self._longest = longest_episode(self.env)
+        with closing(self._make()) as playable:
+            check_fit(self._last, playable)
+            self._longest = longest_episode(playable)
         if self._longest is not None and settings.budget < self._longest:
-            self.env.close()
             raise DropError(
                 f"a budget of {settings.budget:,} steps is too small: an episode of {self._env_name} may last "
                 f"{self._longest:,}, so give at least {self._longest:,}"
@@ -217,16 +214,17 @@ class _Tuning:
             ledger = Ledger(self.folder / f"seed-{seed}.jsonl", self.settings.budget, self._longest)
             rule = "" if self._algorithm.adaptation is None else f" {self._algorithm.adaptation.rule}"
             label = f"{self._algorithm.name}{rule}, {self.settings.level} level, seed {seed}"
-            with TrainProgress(label, ledger.spent, ledger.budget, self._show, "steps") as bar:
+            progress = TrainProgress(label, ledger.spent, ledger.budget, self._show, "steps")
+            with closing(self._make()) as env, progress as bar:
                 if ledger.played:
                     bar.say(f"resuming {self.folder} at step {ledger.spent:,} of seed {seed}'s budget")
                 if trainer is None:
-                    tuned.append(self._searched(seed, ledger, bar))
+                    tuned.append(self._searched(env, seed, ledger, bar))
                 else:
-                    tuned.append(self._trained(trainer, seed, start, ledger, bar))
+                    tuned.append(self._trained(env, trainer, seed, start, ledger, bar))
         return tuned
 
-    def _searched(self, seed: int, ledger: Ledger, bar: TrainProgress) -> _Tuned:
+    def _searched(self, env: Environment, seed: int, ledger: Ledger, bar: TrainProgress) -> _Tuned:
         policies = {
             c.step: policy_of_run(self.run, seed, c.step, **self._adaptation) for c in self.run.checkpoints()[-KEEP:]
         }
@@ -238,7 +236,7 @@ class _Tuning:
             return policies[candidate.step].adapted(ascent_steps=candidate.ascent_steps)
 
         def play(candidate: Candidate, env_seed: int, limit: int) -> Trajectory:
-            return play_episode(policy(candidate), self.env, env_seed, limit, None, 0.0)
+            return play_episode(policy(candidate), env, env_seed, limit, None, 0.0)
 
         def on_episode(best: Chosen | None) -> None:
             bar.update(ledger.spent, None if best is None else {"best_return": best.mean_return})
@@ -247,7 +245,13 @@ class _Tuning:
         return _Tuned(policy(chosen.candidate), ledger, self._in_unit(chosen.mean_return))
 
     def _trained(
-        self, trainer: OnlineTrainer, seed: int, start: Candidate, ledger: Ledger, bar: TrainProgress
+        self,
+        env: Environment,
+        trainer: OnlineTrainer,
+        seed: int,
+        start: Candidate,
+        ledger: Ledger,
+        bar: TrainProgress,
     ) -> _Tuned:
         began = policy_of_run(self.run, seed, start.step, **self._adaptation | {"ascent_steps": start.ascent_steps})
 
@@ -258,7 +262,7 @@ class _Tuning:
 
         def play(state: Any, env_seed: int, limit: int) -> Trajectory:
             noise = np.random.default_rng([seed, env_seed])
-            return play_episode(policy(state, start.step), self.env, env_seed, limit, noise, self.settings.exploration)
+            return play_episode(policy(state, start.step), env, env_seed, limit, noise, self.settings.exploration)
 
         state = self.run.state(seed, self.run.checkpoint(start.step))
         begin = Start(start.step, start.ascent_steps or 0, state)

@@ -20,6 +20,8 @@ from droprl.data.dataset import Dataset
 from droprl.data.transitions import Batch, Prepared, Transitions, target_horizon, transition_table
 from droprl.rollout import Trajectory
 
+LEAST_ROWS = 4096
+
 
 class Replay(eqx.Module):
     """What online training draws its batches from."""
@@ -79,6 +81,6 @@ def online_dataset(trajectories: Sequence[Trajectory], action_low: np.ndarray, a
 
 
 def _padded(column: np.ndarray | Array) -> Array:
-    """To the next power of two: as the data grows, a program is compiled a few times and not with every episode."""
-    rows = 1 << (len(column) - 1).bit_length()
+    """To a power of two: as the data grows, a program is compiled a few times and not with every episode."""
+    rows = max(LEAST_ROWS, 1 << (len(column) - 1).bit_length())
     return jnp.pad(jnp.asarray(column), [(0, rows - len(column))] + [(0, 0)] * (column.ndim - 1))

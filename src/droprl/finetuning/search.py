@@ -1,6 +1,7 @@
 """Algorithms 3 and 4: the checkpoint, and the number of ascent steps k, that earn most when they are played.
 
-The paper plays every candidate once, oldest checkpoint first. Here the order is such that a budget too small for all
+The paper plays every candidate once; further rounds make the choice less a matter of luck. The paper begins with the
+oldest checkpoint. Here the order is such that a budget too small for all
 still sees every checkpoint and values of k from the whole range; with a budget for all, the order does not matter.
 All candidates of a round play the same episode, so that none wins by its starting place.
 """
@@ -44,15 +45,15 @@ def spread(largest: int) -> list[int]:
 
 
 def search(
-    ledger: Ledger, among: list[Candidate], rounds: int, play: Play, on_episode: Callable[[Chosen | None], None]
+    ledger: Ledger, among: list[Candidate], rounds: int | None, play: Play, on_episode: Callable[[Chosen | None], None]
 ) -> Chosen:
-    """Play every candidate once a round, as far as the budget goes, and choose.
+    """Play every candidate once a round, for so many rounds (None: as many as the budget pays for), and choose.
 
     A round beyond the first begins only if all of it fits.
     """
-    for number in range(len(ledger.played), rounds * len(among)):
-        round_, place = divmod(number, len(among))
-        if not ledger.fits(1 if round_ == 0 else len(among) - place):
+    while True:
+        round_, place = divmod(len(ledger.played), len(among))
+        if round_ == rounds or not ledger.fits(1 if round_ == 0 else len(among) - place):
             break
         candidate, seed = among[place], SEARCH_SEED + round_
         ledger.add(played(play(candidate, seed, ledger.left), *candidate, seed))
