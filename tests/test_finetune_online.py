@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 from builders import targets_by_definition
-from playing import Makes, drop_run, misleading_dataset, pays_for_left
+from playing import Makes, misleading_dataset, pays_for_left
 from training import learnable_dataset, tiny
 
 from droprl import DROP, finetune, load_policy
@@ -18,7 +19,7 @@ from droprl.data.transitions import Prepared
 from droprl.finetuning import FineTuning
 from droprl.finetuning.online import ONLINE_SEED
 from droprl.finetuning.replay import online_dataset, replay
-from droprl.policy import policy_of_run
+from droprl.policy import LoadedPolicy, Origin
 from droprl.rollout import Trajectory, play_episode
 from droprl.train import Run, fit
 
@@ -84,17 +85,14 @@ def test_every_online_step_is_drawn_and_is_what_was_played(prepared: tuple[DROP,
             assert batch.next_observation[i].tolist() == [100 + episode, step, 0]
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return drop_run(tmp_path_factory.mktemp("online") / "run", seeds=1)
-
-
-def test_the_label_is_the_sub_task_whose_embedding_acted(run: Run) -> None:
-    policy = policy_of_run(run, rule="best-ada")
+def test_the_label_is_the_sub_task_whose_embedding_acted(prepared: tuple[DROP, Prepared]) -> None:
+    algorithm, data = prepared
+    acting = algorithm.policy(algorithm.init(jax.random.key(1), data.spec))
+    origin = Origin("learnable", None, None, 0, 0)
+    policy = LoadedPolicy(acting, algorithm, data.spec, data.scaling, origin, "").adapted(rule="best-ada")
     played = play_episode(policy, Makes(lengths=12)(), 3, 100, None, 0.0)
     inside: Any = policy.policy
-    normalized = policy.scaling.observations_in(played.observations)
-    expected = jax.jit(jax.vmap(inside.infer))(normalized).start
+    expected = jax.jit(jax.vmap(inside.infer))(data.scaling.observations_in(played.observations)).start
     np.testing.assert_array_equal(played.sub_tasks, expected)
     assert len(set(played.sub_tasks)) > 1
 
@@ -102,18 +100,24 @@ def test_the_label_is_the_sub_task_whose_embedding_acted(run: Run) -> None:
 # --- where online data help ---
 
 
-def tuned(run: Run, online_share: float) -> FineTuning:
-    makes = Makes(pays_for_left, lengths=10)
-    options: dict[str, Any] = {"episodes": 3, "progress": False, "rule": "best-ada", "dataset": misleading_dataset()}
-    return finetune(run, level="policy", budget=255, online_share=online_share, env=makes, **options)
-
-
-def test_online_data_correct_what_the_dataset_flattered(tmp_path: Path) -> None:
-    """The data says that going right pays best, and the task says otherwise. More updates alone do not help."""
+@pytest.fixture(scope="module")
+def misled(tmp_path_factory: pytest.TempPathFactory) -> Run:
     sizes: dict[str, Any] = {"width": 16, "n_sub_tasks": 2, "embedding_size": 2, "discount": 0.9}
-    run = fit(misleading_dataset(), tiny("drop", **sizes), out=tmp_path / "run", steps=300, progress=False)
-    copy = Run(shutil.copytree(run.path, tmp_path / "copy"))
-    alone, helped = tuned(copy, 0.0), tuned(run, 0.5)
+    out = tmp_path_factory.mktemp("online") / "run"
+    steps: dict[str, Any] = {"steps": 300, "checkpoint_every": 150, "progress": False}
+    return fit(misleading_dataset(), tiny("drop", **sizes), out=out, **steps)
+
+
+def tuned(run: Run, **options: Any) -> FineTuning:
+    usual: dict[str, Any] = {"env": Makes(pays_for_left, lengths=10), "episodes": 3, "n_envs": 1, "progress": False}
+    return finetune(run, **usual | options)
+
+
+def test_online_data_correct_what_the_dataset_flattered(misled: Run, tmp_path: Path) -> None:
+    """The data says that going right pays best, and the task says otherwise. More updates alone do not help."""
+    run, copy = (Run(shutil.copytree(misled.path, tmp_path / name)) for name in ("run", "copy"))
+    options: dict[str, Any] = {"level": "policy", "budget": 255, "rule": "best-ada", "dataset": misleading_dataset()}
+    alone, helped = tuned(copy, online_share=0.0, **options), tuned(run, **options)
     assert alone.initial == helped.initial < 1.0
     assert alone.tuned < 1.0
     assert helped.tuned > 9.0
@@ -125,14 +129,16 @@ def test_online_data_correct_what_the_dataset_flattered(tmp_path: Path) -> None:
     assert np.all(saved.act(np.zeros((1, 3)))[:, 0] < 1.5)
 
 
-def test_it_goes_on_from_the_choice_of_the_embedding_level(run: Run, tmp_path: Path) -> None:
-    options: dict[str, Any] = {"env": Makes(), "episodes": 1, "progress": False, "rule": "grad"}
-    searched = finetune(run, level="embedding", budget=20, max_ascent_steps=1, **options).seeds[0]
-    options |= {"level": "policy", "budget": 12, "updates_per_step": 0.5, "dataset": learnable_dataset()}
-    found = finetune(run, **options).seeds[0]
-    assert (found.step, found.ascent_steps) == (searched.step + 5, searched.ascent_steps)
+def test_it_goes_on_from_the_choice_of_the_embedding_level(misled: Run, tmp_path: Path) -> None:
+    run = Run(shutil.copytree(misled.path, tmp_path / "run"))
+    searched = tuned(run, level="embedding", budget=40, max_ascent_steps=1, rule="grad").seeds[0]
+    options: dict[str, Any] = {"level": "policy", "budget": 29, "updates_per_step": 0.5, "rule": "grad"}
+    options["dataset"] = misleading_dataset()
+    found = tuned(run, **options).seeds[0]
+    assert searched.ascent_steps != run.config.algorithm.adaptation.ascent_steps  # type: ignore[union-attr]
+    assert (found.step, found.ascent_steps) == (searched.step + 10, searched.ascent_steps)
     (run.path / "finetune" / "policy").rename(tmp_path / "kept")
-    given = finetune(run, **options, ascent_steps=7).seeds[0]
-    assert (given.step, given.ascent_steps) == (12 + 5, 7)
+    given = tuned(run, **options, ascent_steps=7).seeds[0]
+    assert (given.step, given.ascent_steps) == (300 + 10, 7)
     text = (run.path / "finetune" / "policy" / "seed-0.jsonl").read_text()
-    assert [line.count(str(ONLINE_SEED + i)) for i, line in enumerate(text.splitlines())] == [1, 1]
+    assert [json.loads(line)["env_seed"] for line in text.splitlines()] == [ONLINE_SEED, ONLINE_SEED + 1]

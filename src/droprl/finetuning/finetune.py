@@ -80,8 +80,8 @@ def finetune(
 
     `level="checkpoint"` plays the last six checkpoints and keeps the best (Algorithm 3); `"embedding"` also tries every
     number of ascent steps, 0 … `max_ascent_steps` (Algorithm 4). Both play each candidate `rounds` times, by default
-    as often as the budget allows. `"policy"` trains φ, β and f on, from the embedding level's choice where the run has one. It
-    replays the run's data, or the same `dataset` from elsewhere.
+    as often as the budget allows. `"policy"` trains φ, β and f on, from the embedding level's choice where the run has
+    one; it replays the run's data, or the same `dataset` from elsewhere.
 
     Before and after are played on `episodes` other episodes, which the budget does not pay. Keywords such as
     `rule="grad"` change how z is inferred.
