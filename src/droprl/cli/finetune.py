@@ -120,7 +120,9 @@ def remarks(found: FineTuning, run: Run) -> list[str]:
         f"that the budget of {found.budget:,} did not pay."
     ]
     if found.chosen_for is not None:
-        lines.append("chosen for: what the chosen one earned in the search, the highest of several and so optimistic.")
+        lines.append(
+            "chosen for: what it earned in the search, on other episodes: the highest of several, so optimistic."
+        )
     if found.caveat:
         lines.append(f"Not quite D4RL's scores: {found.caveat}.")
     folder = run.path / "finetune" / found.level / "policy"
