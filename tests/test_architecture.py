@@ -25,6 +25,7 @@ WAY = (
     "policy",
     "rollout",
     "evaluation",
+    "finetuning",
     "select",
     "report",
     "bench",

@@ -24,7 +24,7 @@ from droprl.train import Run
 
 pytest.importorskip("gymnasium_robotics")
 Captured = pytest.CaptureFixture[str]
-COMMANDS = ("demo", "data info", "data make", "train", "evaluate", "report", "export")
+COMMANDS = ("demo", "data info", "data make", "train", "evaluate", "finetune", "report", "export")
 TINY_DROP = "--preset=small --width=8 --depths 1 1 1 1 1 --batch-size=32 --n-sub-tasks=4 --discount=0.99"
 TRAIN = [*TINY_DROP.split(), "--seeds=2", "--steps=12", "--checkpoint-every=2", "--log-every=2"]
 PLAY = ["--episodes=2", "--ascent-steps=2"]
@@ -209,6 +209,24 @@ def test_an_exported_policy_plays_as_its_run(capsys: Captured, trained: Path, tm
     assert "is a run" in error(capsys, "export", trained, "--out", trained)
 
 
+def test_finetune_leaves_a_policy_and_says_what_it_cost(capsys: Captured, trained: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(trained, tmp_path / "run"))
+    words: list[str | Path] = ["finetune", copy, "--level=checkpoint", "--budget=650", "--rule=best", "--episodes=1"]
+    capsys.readouterr()
+    run(*words, "--json")
+    found = json.loads(capsys.readouterr().out)
+    assert [(s["steps_played"], s["episodes_played"]) for s in found["seeds"]] == [(600, 2)] * 2
+    assert found["evaluation_steps"] == 2 * 2 * 300
+    run(*words)
+    said = capsys.readouterr().out
+    assert f"{found['initial']:.1f} → {found['tuned']:.1f}" in said
+    assert f"play it with: drop evaluate {copy / 'finetune' / 'checkpoint' / 'policy'}" in said
+    run("evaluate", copy / "finetune" / "checkpoint" / "policy", "--episodes=1", "--json")
+    assert json.loads(capsys.readouterr().out)["results"] == [found["seeds"][0]["tuned"]]
+    said = error(capsys, "finetune", copy, "--level=checkpoint", "--budget=299")
+    assert "an episode of droprl/maze2d-umaze-v0 may last 300, so give at least 300" in said
+
+
 def test_report_writes_one_page(capsys: Captured, trained: Path, tmp_path: Path) -> None:
     run("evaluate", trained, "--rule=best", *PLAY)
     capsys.readouterr()
@@ -258,6 +276,9 @@ def test_a_half_written_evaluation_is_not_read_and_a_damaged_one_is_named(
         ("evaluate nowhere --rule bset", "invalid choice 'bset' for argument '--rule'"),
         ("export nowhere", "Missing from drop export: --out"),
         ("export nowhere --out here", "nowhere: is not a run"),
+        ("finetune nowhere --level embedding --budget 100", "nowhere: is not a run"),
+        ("finetune nowhere --level weights --budget 100", "invalid choice 'weights' for argument '--level'"),
+        ("finetune nowhere --level policy", "Missing from drop finetune: --budget"),
         ("report", "`drop report` needs at least one run directory"),
         ("report nowhere", "nowhere: is not a run"),
     ],

@@ -17,7 +17,7 @@ from scipy import stats
 from droprl import DROP
 from droprl.data import Dataset
 from droprl.data.scaling import Scaling, fit_scaling
-from droprl.data.transitions import PROBE_STEPS, Batch, Prepared, Transitions, _lambda_horizons, prepare
+from droprl.data.transitions import PROBE_STEPS, Batch, Prepared, Transitions, prepare, target_horizon
 
 MIXED: Layout = [(3, "terminal"), (4, "timeout"), (1, "timeout"), (2, "cut")]
 ALL = [np.array([0, 1, 2, 3])]
@@ -147,7 +147,8 @@ def test_with_td_lambda_each_row_has_the_target_of_its_own_horizon(
     """Cut where its episode ends, as any n-step target is."""
     dataset = make_dataset(layout, next_observations=next_observations)
     prepared = prepare(dataset, [np.arange(len(layout))], discount=0.5, td_lambda=td_lambda, **RAW)
-    drawn = _lambda_horizons(TOTAL, td_lambda)
+    drawn = target_horizon(TOTAL, 1, td_lambda)
+    assert isinstance(drawn, np.ndarray)
     assert len(np.unique(drawn)) > 2
     check_against_definition(dataset, prepared, 0.5, drawn)
     episode = np.repeat(np.arange(len(layout)), [length for length, _ in layout])

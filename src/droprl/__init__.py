@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from droprl.algorithms import BC, DDROP, DROP, FBC, DropCVAE
     from droprl.data import Dataset, from_arrays, load_dataset
     from droprl.evaluation import Evaluation, evaluate
+    from droprl.finetuning import FineTuning, finetune
     from droprl.policy import load_policy
     from droprl.train import Run, fit
 
@@ -29,9 +30,11 @@ __all__ = [
     "DropCVAE",
     "DropError",
     "Evaluation",
+    "FineTuning",
     "Run",
     "__version__",
     "evaluate",
+    "finetune",
     "fit",
     "from_arrays",
     "load_dataset",
@@ -50,6 +53,8 @@ _HOME = {
     "load_dataset": "data",
     "Evaluation": "evaluation",
     "evaluate": "evaluation",
+    "FineTuning": "finetuning",
+    "finetune": "finetuning",
     "load_policy": "policy",
     "Run": "train",
     "fit": "train",

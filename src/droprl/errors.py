@@ -18,6 +18,7 @@ _RANGES: dict[str, Callable[[Any], bool]] = {
     "at least 0": lambda value: value >= 0,
     "at least 1": lambda value: value >= 1,
     "above 0": lambda value: value > 0,
+    "from 0 to 1": lambda value: 0 <= value <= 1,
     "above 0 and at most 1": lambda value: 0 < value <= 1,
 }
 

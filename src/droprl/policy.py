@@ -103,6 +103,14 @@ class LoadedPolicy:
         carry, actions = _step(self.policy, self.scaling, carry, jnp.asarray(observations, jnp.float32), key)
         return carry, np.array(actions)  # a copy: environments may change what they are given
 
+    def adapted(self, **changes: Any) -> LoadedPolicy:
+        """The same weights with other settings of inference."""
+        algorithm = _adapted(self.algorithm, changes)
+        policy: Any = self.policy
+        if algorithm.adaptation is not None:
+            policy = replace(policy, adaptation=algorithm.adaptation)
+        return LoadedPolicy(policy, algorithm, self.spec, self.scaling, self.origin, self._where)
+
     def save(self, path: str | Path) -> Path:
         """Write the policy folder."""
         folder = Path(path)

@@ -9,13 +9,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import jax
 import numpy as np
 
-from droprl.adapt.policy import Carry
+from droprl.adapt.policy import Carry, Episode
 from droprl.data.simulation import make_env
 from droprl.errors import DropError
 from droprl.policy import LoadedPolicy
@@ -55,7 +55,7 @@ def rollout(
     n_envs = min(n_envs, episodes)
     envs = [make_env() for _ in range(n_envs)]
     try:
-        _check_fit(policy, envs[0])
+        check_fit(policy, envs[0])
         return _play(policy, envs, episodes, seed, record, on_step)
     finally:
         for env in envs:
@@ -111,6 +111,63 @@ def _play(
     return Rollout(returns.tolist(), lengths.tolist(), terminated.tolist(), per_action)
 
 
+class Trajectory(NamedTuple):
+    """One episode, every step of it: what can be learned from."""
+
+    observations: np.ndarray  # (L, observation_size) float32
+    actions: np.ndarray  # (L, action_size) float32, as the task was given them
+    rewards: np.ndarray  # (L,) float32
+    next_observations: np.ndarray  # (L, observation_size) float32
+    sub_tasks: np.ndarray  # (L,) int32: where the z that acted had started from; 0 where none is inferred
+    terminated: np.ndarray  # () bool: the task ended
+    whole: np.ndarray  # () bool: the task or its clock ended; otherwise it was cut
+
+    @property
+    def episode_return(self) -> float:
+        return float(np.sum(self.rewards, dtype=np.float64))
+
+
+def play_episode(
+    policy: LoadedPolicy, env: Environment, seed: int, limit: int, noise: np.random.Generator | None, scale: float
+) -> Trajectory:
+    """The episode that `rollout` plays with this seed, cut after `limit` steps.
+
+    With a generator, each action is moved by a normal number times `scale` half-ranges, inside the action's bounds.
+    """
+    observation, carry = _reset(env, seed), policy.start(1)
+    low, high = np.asarray(policy.scaling.action_low), np.asarray(policy.scaling.action_high)
+    steps: list[tuple[np.ndarray, np.ndarray, float, np.ndarray, int]] = []
+    ended = truncated = False
+    while len(steps) < limit and not (ended or truncated):
+        keys = _keys(np.array([seed], np.uint32), np.array([len(steps)]))
+        carry, actions = policy.step(carry, observation[None], keys)
+        action = actions[0]
+        if noise is not None:
+            moved = action + scale * 0.5 * (high - low) * noise.standard_normal(action.shape)
+            action = np.clip(moved, low, high).astype(np.float32)
+        found, reward, ended, truncated, _ = env.step(action.copy())
+        following = np.array(found, np.float32)
+        start = int(np.asarray(carry.inferred.start)[0]) if isinstance(carry, Episode) else 0
+        steps.append((observation, action, float(reward), following, start))
+        observation = following
+    observations, taken, rewards, followings, starts = zip(*steps, strict=True)
+    return Trajectory(
+        observations=np.stack(observations),
+        actions=np.stack(taken),
+        rewards=np.array(rewards, np.float32),
+        next_observations=np.stack(followings),
+        sub_tasks=np.array(starts, np.int32),
+        terminated=np.array(ended, bool),
+        whole=np.array(ended or truncated, bool),
+    )
+
+
+def longest_episode(env: Environment) -> int | None:
+    """How many steps an episode lasts at most, where the task has a clock."""
+    found = env.get_wrapper_attr("_max_episode_steps") if env.has_wrapper_attr("_max_episode_steps") else None
+    return None if found is None else int(found)
+
+
 def _reset(env: Environment, seed: int) -> np.ndarray:
     return np.asarray(env.reset(seed=seed)[0], np.float32)
 
@@ -130,7 +187,8 @@ def _replace(carry: Carry, fresh: Carry, where: np.ndarray) -> Carry:
     return jax.tree.map(choose, carry, fresh)
 
 
-def _check_fit(policy: LoadedPolicy, env: Environment) -> None:
+def check_fit(policy: LoadedPolicy, env: Environment) -> None:
+    """Refuse a task whose observations or actions are not those of the policy."""
     for kind, space, size in (
         ("observations", env.observation_space, policy.spec.observation_size),
         ("actions", env.action_space, policy.spec.action_size),

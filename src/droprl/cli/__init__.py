@@ -17,6 +17,7 @@ HELP = f"""drop {__version__}: offline reinforcement learning that keeps optimis
   drop data make MAZE       make maze2d-umaze, maze2d-medium or maze2d-large, with no download
   drop train SOURCE         train an algorithm; the same command resumes
   drop evaluate RUN         play a trained run or a saved policy in its task
+  drop finetune RUN         go on in the task: choose a checkpoint, the ascent steps, or train on, within a budget
   drop select SOURCE        choose N and K, from the data alone or with a budget of episodes
   drop bench SUITE          tasks × methods × ways to play, and the figure; `drop bench list` names the ready-made ones
   drop report RUN [RUN …]   one self-contained HTML page for runs of one dataset
@@ -112,6 +113,12 @@ def _bench(words: list[str]) -> None:
     bench(words)
 
 
+def _finetune(words: list[str]) -> None:
+    from droprl.cli.finetune import finetune
+
+    finetune(words)
+
+
 def _report(words: list[str]) -> None:
     from droprl.cli.evaluate import report
 
@@ -136,6 +143,7 @@ _COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "data make": _data_make,
     "train": _train,
     "evaluate": _evaluate,
+    "finetune": _finetune,
     "select": _select,
     "bench": _bench,
     "report": _report,

@@ -7,7 +7,7 @@ is not the next row's observation (after a timeout, or where `next_observations`
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -35,6 +35,12 @@ class Batch(NamedTuple):
     next_action: Array  # a'
     next_action_known: Array  # False after a timeout: a' is not logged there and the policy has to answer
     has_target: Array  # 1.0, or 0.0 where the data shows no successor: cloned, but no TD transition
+
+
+class Sampler(Protocol):
+    """Whatever batches are drawn from."""
+
+    def sample(self, key: jax.Array, size: int) -> Batch: ...
 
 
 class Transitions(NamedTuple):
@@ -118,7 +124,7 @@ def prepare(
     spread = float(np.std(discounted_returns(dataset, discount))) if scale_rewards else 1.0
     reward_scale = spread if spread > 1e-8 else 1.0
     means = sub_task_returns(dataset.returns, sub_tasks)
-    horizon = td_steps if td_lambda is None else _lambda_horizons(dataset.n_steps, td_lambda)
+    horizon = target_horizon(dataset.n_steps, td_steps, td_lambda)
     transitions = transition_table(dataset, sub_tasks, scaling, discount, horizon, reward_scale)
     monte_carlo = transition_table(dataset, sub_tasks, scaling, discount, None, reward_scale)
     spec = Spec(dataset.observation_size, dataset.action_size, len(sub_tasks))
@@ -133,8 +139,11 @@ def prepare(
     )
 
 
-def _lambda_horizons(n_steps: int, td_lambda: float) -> np.ndarray:
-    """TD(λ) is a mean over n-step targets with weights (1 − λ) λⁿ⁻¹: here each row draws its n from them, once."""
+def target_horizon(n_steps: int, td_steps: int | None, td_lambda: float | None) -> int | np.ndarray | None:
+    """n of the n-step targets, or one a row: TD(λ) is a mean over n-step targets with weights (1 − λ) λⁿ⁻¹, and here
+    each row draws its n from them, once."""
+    if td_lambda is None:
+        return td_steps
     return np.random.default_rng(0).geometric(1.0 - td_lambda, n_steps)
 
 

@@ -17,7 +17,7 @@ from droprl.data.dataset import normalized_scores
 from droprl.data.tasks import find_task
 from droprl.errors import DropError
 from droprl.evaluation.statistics import bootstrap_interval, iqm
-from droprl.policy import LoadedPolicy, load_policy, policy_of_run
+from droprl.policy import LoadedPolicy, Origin, load_policy, policy_of_run
 from droprl.rollout import EnvMaker, env_maker, rollout
 from droprl.train.checkpoints import KEEP
 from droprl.train.run import Run
@@ -36,6 +36,11 @@ class Episodes:
     returns: list[float]
     lengths: list[int]
     scores: list[float] | None  # D4RL-normalised, where the task has reference returns
+
+    @property
+    def values(self) -> list[float]:
+        """Every episode's score, or return where there is no score."""
+        return self.returns if self.scores is None else self.scores
 
 
 @dataclass(frozen=True)
@@ -66,7 +71,7 @@ class Evaluation:
     @property
     def values(self) -> list[float]:
         """Every episode's score, or return where there is no score."""
-        return [v for r in self.results for v in (r.scores if r.scores is not None else r.returns)]
+        return [value for result in self.results for value in result.values]
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -96,11 +101,7 @@ def evaluate(
         raise DropError(f"there is no protocol {protocol!r}: choose one of {', '.join(get_args(Protocol))}")
     policies, home = _policies(run, protocol, adaptation)
     origin = policies[0].origin
-    chosen = env if env is not None else origin.env
-    if chosen is None:
-        raise DropError(f"{origin.dataset}: no task is known for this data: give its Gymnasium id with --env")
-    make = env_maker(chosen) if isinstance(chosen, str) else chosen
-    env_name = chosen if isinstance(chosen, str) else getattr(chosen, "__name__", "custom")
+    make, env_name = task_of(origin, env)
     trained = None if home is None else home.config.algorithm.adaptation
     changed = {k: v for k, v in adaptation.items() if k != "rule" and v is not None and v != getattr(trained, k, None)}
     changed |= {} if origin.env in (None, env_name) else {"env": env_name}
@@ -111,6 +112,16 @@ def evaluate(
     if home is not None:
         _save(home, evaluation)
     return evaluation
+
+
+def task_of(origin: Origin, env: str | EnvMaker | None) -> tuple[EnvMaker, str]:
+    """How to make the task that a policy is to play, and its name: that of its data unless another is given."""
+    chosen = env if env is not None else origin.env
+    if chosen is None:
+        raise DropError(f"{origin.dataset}: no task is known for this data: give its Gymnasium id with --env")
+    if isinstance(chosen, str):
+        return env_maker(chosen), chosen
+    return chosen, getattr(chosen, "__name__", "custom")
 
 
 def _policies(
@@ -181,7 +192,7 @@ def _summary(
     results = [episodes for episodes, _ in played]
     groups: dict[int, list[float]] = {}
     for r in results:
-        groups.setdefault(r.seed, []).extend(r.scores if r.scores is not None else r.returns)
+        groups.setdefault(r.seed, []).extend(r.values)
     values = np.concatenate([np.asarray(group) for group in groups.values()])
     adaptation = policy.algorithm.adaptation
     seconds = [s for _, s in played if np.isfinite(s)]

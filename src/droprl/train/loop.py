@@ -19,7 +19,7 @@ from jax import Array
 
 from droprl.algorithms import Algorithm
 from droprl.algorithms.protocol import Metrics, State
-from droprl.data.transitions import Prepared, Spec, Transitions
+from droprl.data.transitions import Prepared, Sampler, Spec
 
 INIT, UPDATE = 0, 1  # the streams of random numbers of a seed
 
@@ -29,7 +29,7 @@ def init_seed(algorithm: Algorithm, spec: Spec, seed: Array) -> State:
 
 
 def updates(
-    algorithm: Algorithm, state: State, seed: Array, transitions: Transitions, first: Array, count: Array
+    algorithm: Algorithm, state: State, seed: Array, transitions: Sampler, first: Array, count: Array
 ) -> tuple[State, Metrics]:
     """`count` updates of one seed from number `first` on, and the sums of their metrics."""
     key = jax.random.fold_in(jax.random.key(seed), UPDATE)

@@ -1,4 +1,4 @@
-"""What a person sees while training: a bar with updates/s, time left and the diagnostics that matter."""
+"""What a person sees while training: a bar with its pace, time left and the numbers that matter."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ SHOWN = {
     "embedding_spread": "spread",
     "gap": "gap",
     "multiplier": "λ",
+    "best_return": "best return",
+    "last_return": "last return",
 }
 QUIET_INTERVAL = 15.0  # seconds between lines where there is no terminal to draw on
 
@@ -25,9 +27,9 @@ QUIET_INTERVAL = 15.0  # seconds between lines where there is no terminal to dra
 class TrainProgress:
     """A rich bar on a terminal, a line now and then elsewhere, nothing if `show` is false."""
 
-    def __init__(self, label: str, first: int, total: int, show: bool) -> None:
+    def __init__(self, label: str, first: int, total: int, show: bool, unit: str = "updates") -> None:
         self.console = Console(file=sys.stderr, quiet=not show)
-        self._label, self._first, self._total = label, first, total
+        self._label, self._first, self._total, self._unit = label, first, total, unit
         self._began = self._last_line = time.perf_counter()
         self._values: dict[str, float] = {}
         columns = (
@@ -54,7 +56,7 @@ class TrainProgress:
         """`values` are means over seeds."""
         self._values |= values or {}
         now = time.perf_counter()
-        rate = f"{(step - self._first) / max(now - self._began, 1e-9):,.0f} updates/s"
+        rate = f"{(step - self._first) / max(now - self._began, 1e-9):,.0f} {self._unit}/s"
         shown = "  ".join(f"{SHOWN[name]} {v:.3g}" for name, v in self._values.items() if name in SHOWN)
         self._bar.update(self._task, completed=step, rate=rate, values=shown)
         done = step >= self._total and values is not None

@@ -1,0 +1,133 @@
+"""`drop finetune`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from droprl.cli.evaluate import AdaptationOptions
+from droprl.cli.options import Folder, SourceOptions, parse, print_json, use_compilation_cache
+from droprl.finetuning import FineTuning, Level
+from droprl.finetuning import finetune as finetune_run
+from droprl.train import Run
+
+
+@dataclass(frozen=True)
+class FinetuneOptions:
+    """Go on with a trained run in its task, every seed within a budget of environment steps.
+
+    The same command resumes what was interrupted. The result is the policy RUN/finetune/LEVEL/policy.
+    """
+
+    run: Folder
+    """The folder that `drop train` made."""
+    level: Level
+    """checkpoint: play the last six and keep the best. embedding: the same, with the number of ascent steps. policy:
+    train the networks on, from what the embedding level chose where it was run."""
+    budget: int
+    """Environment steps for each seed; never exceeded. An episode that may not fit is not begun."""
+    rounds: int | None = None
+    """Episodes to judge each candidate by, 1 in the paper; by default as many as the budget allows. The mean counts."""
+    max_ascent_steps: int = 50
+    """K_max: the embedding level looks at 0 … K_max ascent steps."""
+    online_share: float = 0.5
+    """The policy level: how much of every batch is online steps; the rest is the run's data."""
+    updates_per_step: float = 1.0
+    """The policy level: updates for each environment step, made after every episode."""
+    exploration: float = 0.1
+    """The policy level: standard deviation of the noise on the actions played, in half-ranges of the action."""
+    episodes: int = 10
+    """Episodes for each seed to measure initial and fine-tuned by; not part of the budget."""
+    n_envs: int = 10
+    """Of these, how many are played side by side."""
+    dataset: str | None = None
+    """The policy level: the SOURCE of the run's data, if it is no longer where it was or needs options to be read."""
+    adaptation: AdaptationOptions = field(default_factory=AdaptationOptions)
+    reading: SourceOptions = field(default_factory=SourceOptions)
+    json: bool = False
+    """Print one JSON object: per seed what was chosen and every return before and after; the means."""
+
+
+def finetune(words: list[str]) -> None:
+    use_compilation_cache()
+    options = parse(FinetuneOptions, "finetune", words)
+    run = Run(options.run)
+    found = finetune_run(
+        run,
+        level=options.level,
+        budget=options.budget,
+        rounds=options.rounds,
+        max_ascent_steps=options.max_ascent_steps,
+        online_share=options.online_share,
+        updates_per_step=options.updates_per_step,
+        exploration=options.exploration,
+        episodes=options.episodes,
+        env=options.reading.env,
+        dataset=None if options.dataset is None else options.reading.load(options.dataset),
+        n_envs=options.n_envs,
+        **options.adaptation.chosen(),
+    )
+    if options.json:
+        print_json(found.to_json())
+        return
+    console = Console()
+    console.print(table(found))
+    for line in remarks(found, run):
+        console.print(line, highlight=False, soft_wrap=True)
+
+
+def table(found: FineTuning) -> Table:
+    """One row a seed and one for all: initial → fine-tuned, as in the paper's table."""
+    rule = "" if found.adaptation is None else f" {found.adaptation['rule']}"
+    title = f"{found.algorithm}{rule}, {found.level} level on {found.dataset}: {found.unit} in {found.env}"
+    made = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    for heading in ("seed", "initial → fine-tuned", "chosen for", "checkpoint", "k", "steps", "episodes"):
+        made.add_column(heading, justify="left" if heading == "seed" else "right", no_wrap=True)
+    for seed in found.seeds:
+        made.add_row(
+            str(seed.tuned.seed),
+            f"{np.mean(seed.initial.values):.1f} → {np.mean(seed.tuned.values):.1f}",
+            _number(seed.chosen_for),
+            f"{seed.step:,}",
+            "–" if seed.ascent_steps is None else str(seed.ascent_steps),
+            f"{seed.steps_played:,}",
+            str(seed.episodes_played),
+        )
+    spent = sum(seed.steps_played for seed in found.seeds)
+    played = sum(seed.episodes_played for seed in found.seeds)
+    made.add_section()
+    made.add_row(
+        "all",
+        f"{found.initial:.1f} → {found.tuned:.1f}",
+        _number(found.chosen_for),
+        "",
+        "",
+        f"{spent:,}",
+        str(played),
+    )
+    return made
+
+
+def remarks(found: FineTuning, run: Run) -> list[str]:
+    """What to know before quoting the numbers."""
+    episodes = len(found.seeds[0].tuned.returns)
+    lines = [
+        f"initial and fine-tuned: the same {episodes} fresh episodes for each seed, {found.evaluation_steps:,} steps "
+        f"that the budget of {found.budget:,} did not pay."
+    ]
+    if found.chosen_for is not None:
+        lines.append(
+            "chosen for: what it earned in the search, on other episodes: the highest of several, so optimistic."
+        )
+    if found.caveat:
+        lines.append(f"Not quite D4RL's scores: {found.caveat}.")
+    folder = run.path / "finetune" / found.level / "policy"
+    return [*lines, f"{folder} is the policy of seed {found.seeds[0].tuned.seed}; play it with: drop evaluate {folder}"]
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1f}"

@@ -1,0 +1,322 @@
+"""`finetune`: from a run and a budget of environment steps to a better policy, at one of three levels.
+
+checkpoint and embedding change no weight: they choose (`search`). policy trains on (`online`). `RUN/finetune/LEVEL/`
+holds `settings.json`, `seed-S.jsonl` (every episode played), `policy/` (of the first seed; `policy-seed-S/` of the
+others) and `result.json`.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from droprl.algorithms import DROP
+from droprl.data import Dataset, load_dataset
+from droprl.data.dataset import normalized_scores
+from droprl.data.tasks import find_task
+from droprl.data.transitions import Prepared
+from droprl.errors import DropError, require
+from droprl.evaluation import evaluate
+from droprl.evaluation.evaluation import Episodes, task_of
+from droprl.finetuning.ledger import Ledger
+from droprl.finetuning.online import OnlineTrainer, Start
+from droprl.finetuning.result import FineTuning, TunedSeed, from_json
+from droprl.finetuning.search import Candidate, Chosen, candidates, search, spread
+from droprl.policy import LoadedPolicy, Origin, policy_of_run
+from droprl.rollout import Environment, EnvMaker, Trajectory, check_fit, longest_episode, play_episode
+from droprl.train.checkpoints import KEEP
+from droprl.train.config import differences
+from droprl.train.fit import Interrupted
+from droprl.train.progress import TrainProgress
+from droprl.train.run import Run, locked
+from droprl.train.storage import read_json, remove_partial, write_json
+
+Level = Literal["checkpoint", "embedding", "policy"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What must be the same for an interrupted fine-tuning to go on."""
+
+    level: Level
+    budget: int
+    rounds: int | None
+    max_ascent_steps: int
+    online_share: float
+    updates_per_step: float
+    exploration: float
+
+    def __post_init__(self) -> None:
+        if self.level not in get_args(Level):
+            raise DropError(f"there is no level {self.level!r}: choose one of {', '.join(get_args(Level))}")
+        require(self, "at least 1", "budget", "rounds")
+        require(self, "at least 0", "max_ascent_steps", "updates_per_step", "exploration")
+        require(self, "from 0 to 1", "online_share")
+
+
+def finetune(
+    run: Run | str | Path,
+    *,
+    level: Level,
+    budget: int,
+    rounds: int | None = None,
+    max_ascent_steps: int = 50,
+    online_share: float = 0.5,
+    updates_per_step: float = 1.0,
+    exploration: float = 0.1,
+    episodes: int = 10,
+    env: str | EnvMaker | None = None,
+    dataset: Dataset | str | Path | None = None,
+    n_envs: int = 10,
+    progress: bool = True,
+    **adaptation: Any,
+) -> FineTuning:
+    """Go on with every seed of a run in its task, each with `budget` environment steps, or with what was interrupted.
+
+    `level="checkpoint"` plays the last six checkpoints and keeps the best (Algorithm 3); `"embedding"` also tries every
+    number of ascent steps, 0 … `max_ascent_steps` (Algorithm 4). Both play each candidate `rounds` times, by default
+    as often as the budget allows. `"policy"` trains φ, β and f on, from the embedding level's choice where the run has
+    one; it replays the run's data, or the same `dataset` from elsewhere.
+
+    Before and after are played on `episodes` other episodes, which the budget does not pay. Keywords such as
+    `rule="grad"` change how z is inferred.
+    """
+    settings = Settings(level, budget, rounds, max_ascent_steps, online_share, updates_per_step, exploration)
+    if episodes < 1:
+        raise DropError(f"episodes is {episodes}: play at least one")
+    tuning = _Tuning(run if isinstance(run, Run) else Run(run), settings, env, adaptation, progress)
+    prepared = _prepared(tuning.run, dataset) if level == "policy" else None
+    try:
+        with locked(tuning.folder):
+            tuning.open()
+            finished = tuning.finished(episodes)
+            return finished if finished is not None else tuning.finish(tuning.tune(prepared), episodes, n_envs)
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"stopped; every episode played is noted in {tuning.folder}: run the same command again to go on"
+        ) from None
+
+
+def _prepared(run: Run, dataset: Dataset | str | Path | None) -> Prepared:
+    """The run's data as it was trained on."""
+    source = run.config.data.source if dataset is None else dataset
+    if not isinstance(source, Dataset):
+        try:
+            source = load_dataset(source)
+        except DropError as error:
+            raise DropError(
+                f"{error} (the policy level replays the run's data: say where it is with --dataset)"
+            ) from error
+    if source.fingerprint != run.config.data.fingerprint:
+        raise DropError(f"{source.name}: is not the data that {run.path} was trained on: give that with --dataset")
+    return run.config.algorithm.prepare(source)
+
+
+@dataclass(frozen=True)
+class _Tuned:
+    """A seed's new policy and what it took."""
+
+    policy: LoadedPolicy
+    ledger: Ledger
+    chosen_for: float | None
+
+
+class _Tuning:
+    """One fine-tuning under way; all that it may refuse is refused before anything is played or written."""
+
+    def __init__(
+        self, run: Run, settings: Settings, env: str | EnvMaker | None, adaptation: dict[str, Any], show: bool
+    ) -> None:
+        self.run, self.settings, self._show = run, settings, show
+        self.folder = run.path / "finetune" / settings.level
+        self._adaptation = {name: value for name, value in adaptation.items() if value is not None}
+        self._last = policy_of_run(run, **self._adaptation)  # refuses a run without checkpoints
+        self._algorithm = self._last.algorithm
+        self._check_level()
+        self._make, self._env_name = task_of(self._last.origin, env)
+        with closing(self._make()) as playable:
+            check_fit(self._last, playable)
+            self._longest = longest_episode(playable)
+        if self._longest is not None and settings.budget < self._longest:
+            raise DropError(
+                f"a budget of {settings.budget:,} steps is too small: an episode of {self._env_name} may last "
+                f"{self._longest:,}, so give at least {self._longest:,}"
+            )
+        self._starts = [self._start(i) for i in range(len(run.config.seeds))]
+
+    def _check_level(self) -> None:
+        chosen, name = self._algorithm.adaptation, self._algorithm.name
+        if self.settings.level == "checkpoint":
+            return
+        if chosen is None or not isinstance(self._algorithm, DROP):
+            raise DropError(f"{name} has no embedding to infer: fine-tune it with --level checkpoint")
+        if self.settings.level == "embedding":
+            if chosen.rule not in ("grad", "grad-ada"):
+                raise DropError(
+                    f"rule {chosen.rule} takes no ascent steps to choose from: give --rule grad or grad-ada"
+                )
+            if "ascent_steps" in self._adaptation:
+                raise DropError("ascent_steps is what the embedding level looks for: give --max-ascent-steps instead")
+
+    def _start(self, place: int) -> Candidate:
+        """Where a seed begins: the last checkpoint, or at the policy level what the embedding level has chosen."""
+        adaptation = self._algorithm.adaptation
+        where = self.run.path / "finetune" / "embedding" / "result.json"
+        if self.settings.level == "policy" and "ascent_steps" not in self._adaptation and where.exists():
+            found = from_json(read_json(where), where)
+            if found.adaptation == _inference(self._algorithm):
+                return Candidate(found.seeds[place].step, found.seeds[place].ascent_steps)
+        return Candidate(self._last.origin.step, None if adaptation is None else adaptation.ascent_steps)
+
+    # --- what is on the disk ---
+
+    def open(self) -> None:
+        """Note what is being done here, or see that it is the same."""
+        where = self.folder / "settings.json"
+        remove_partial(self.folder)
+        checkpoints = {str(c.step): c.sha256[:16] for c in self.run.checkpoints()[-KEEP:]}
+        wanted = asdict(self.settings) | {
+            "env": self._env_name,
+            "adaptation": _inference(self._algorithm),
+            "start": [list(start) for start in self._starts],
+            "checkpoints": checkpoints,
+        }
+        if not where.exists():
+            write_json(where, wanted)
+            return
+        odd = differences(read_json(where), json.loads(json.dumps(wanted)))
+        if odd:
+            raise DropError(
+                f"{self.folder}: holds another fine-tuning ({'; '.join(odd[:3])}): remove the folder to begin anew"
+            )
+
+    def finished(self, episodes: int) -> FineTuning | None:
+        where = self.folder / "result.json"
+        if not where.exists():
+            return None
+        found = from_json(read_json(where), where)
+        return found if all(len(s.tuned.returns) == episodes for s in found.seeds) else None
+
+    # --- the levels ---
+
+    def tune(self, prepared: Prepared | None) -> list[_Tuned]:
+        trainer = None
+        if prepared is not None and isinstance(self._algorithm, DROP):
+            s = self.settings
+            trainer = OnlineTrainer(self._algorithm, prepared, s.online_share, s.updates_per_step)
+        tuned = []
+        for seed, start in zip(self.run.config.seeds, self._starts, strict=True):
+            ledger = Ledger(self.folder / f"seed-{seed}.jsonl", self.settings.budget, self._longest)
+            rule = "" if self._algorithm.adaptation is None else f" {self._algorithm.adaptation.rule}"
+            label = f"{self._algorithm.name}{rule}, {self.settings.level} level, seed {seed}"
+            progress = TrainProgress(label, ledger.spent, ledger.budget, self._show, "steps")
+            with closing(self._make()) as env, progress as bar:
+                if ledger.played:
+                    bar.say(f"resuming {self.folder} at step {ledger.spent:,} of seed {seed}'s budget")
+                if trainer is None:
+                    tuned.append(self._searched(env, seed, ledger, bar))
+                else:
+                    tuned.append(self._trained(env, trainer, seed, start, ledger, bar))
+        return tuned
+
+    def _searched(self, env: Environment, seed: int, ledger: Ledger, bar: TrainProgress) -> _Tuned:
+        policies = {
+            c.step: policy_of_run(self.run, seed, c.step, **self._adaptation) for c in self.run.checkpoints()[-KEEP:]
+        }
+        ks: list[int | None] = [self._starts[0].ascent_steps]
+        if self.settings.level == "embedding":
+            ks = [*spread(self.settings.max_ascent_steps)]
+
+        def policy(candidate: Candidate) -> LoadedPolicy:
+            return policies[candidate.step].adapted(ascent_steps=candidate.ascent_steps)
+
+        def play(candidate: Candidate, env_seed: int, limit: int) -> Trajectory:
+            return play_episode(policy(candidate), env, env_seed, limit, None, 0.0)
+
+        def on_episode(best: Chosen | None) -> None:
+            bar.update(ledger.spent, None if best is None else {"best_return": best.mean_return})
+
+        chosen = search(ledger, candidates(list(policies), ks), self.settings.rounds, play, on_episode)
+        return _Tuned(policy(chosen.candidate), ledger, self._in_unit(chosen.mean_return))
+
+    def _trained(
+        self,
+        env: Environment,
+        trainer: OnlineTrainer,
+        seed: int,
+        start: Candidate,
+        ledger: Ledger,
+        bar: TrainProgress,
+    ) -> _Tuned:
+        began = policy_of_run(self.run, seed, start.step, **self._adaptation | {"ascent_steps": start.ascent_steps})
+
+        def policy(state: Any, step: int) -> LoadedPolicy:
+            origin = Origin(**asdict(began.origin) | {"step": step})
+            acting = began.algorithm.policy(state)
+            return LoadedPolicy(acting, began.algorithm, began.spec, began.scaling, origin, str(self.folder))
+
+        def play(state: Any, env_seed: int, limit: int) -> Trajectory:
+            noise = np.random.default_rng([seed, env_seed])
+            return play_episode(policy(state, start.step), env, env_seed, limit, noise, self.settings.exploration)
+
+        state = self.run.state(seed, self.run.checkpoint(start.step))
+        begin = Start(start.step, start.ascent_steps or 0, state)
+        step, state = trainer.train(
+            self.folder / f"seed-{seed}", ledger, seed, begin, play, lambda means: bar.update(ledger.spent, means)
+        )
+        return _Tuned(policy(state, step), ledger, None)
+
+    def _in_unit(self, earned: float) -> float:
+        score_range = self._last.origin.score_range
+        return earned if score_range is None else float(normalized_scores(np.array(earned), score_range))
+
+    # --- the outcome ---
+
+    def finish(self, tuned: list[_Tuned], episodes: int, n_envs: int) -> FineTuning:
+        def measured(policy: LoadedPolicy) -> Episodes:
+            make, show = self._make, self._show
+            return evaluate(policy, episodes=episodes, env=make, n_envs=n_envs, progress=show).results[0]
+
+        results = []
+        for seed, found in zip(self.run.config.seeds, tuned, strict=True):
+            first = seed == self.run.config.seeds[0]
+            found.policy.save(self.folder / ("policy" if first else f"policy-seed-{seed}"))
+            adaptation = found.policy.algorithm.adaptation
+            results.append(
+                TunedSeed(
+                    step=found.policy.origin.step,
+                    ascent_steps=None if adaptation is None else adaptation.ascent_steps,
+                    steps_played=found.ledger.spent,
+                    episodes_played=len(found.ledger.played),
+                    chosen_for=found.chosen_for,
+                    initial=measured(policy_of_run(self.run, seed, **self._adaptation)),
+                    tuned=measured(found.policy),
+                )
+            )
+        origin = self._last.origin
+        task = find_task(origin.dataset)
+        outcome = FineTuning(
+            level=self.settings.level,
+            budget=self.settings.budget,
+            algorithm=self._algorithm.name,
+            adaptation=_inference(self._algorithm),
+            dataset=origin.dataset,
+            env=self._env_name,
+            unit="return" if origin.score_range is None else "D4RL-normalised score",
+            caveat=task.caveat if task is not None and origin.score_range is not None else None,
+            seeds=results,
+        )
+        write_json(self.folder / "result.json", outcome.to_json())
+        return outcome
+
+
+def _inference(algorithm: Any) -> dict[str, Any] | None:
+    """The settings of inference but k, which fine-tuning may choose."""
+    if algorithm.adaptation is None:
+        return None
+    return {name: value for name, value in asdict(algorithm.adaptation).items() if name != "ascent_steps"}

@@ -1,0 +1,135 @@
+"""The policy level: φ, β and f trained on, by the losses of training, as the policy plays.
+
+After every episode come `updates_per_step` updates for each of its steps. Episodes are on the disk before anything is
+learned from them, and randomness comes from the seed and the numbers of episode and update alone: what was interrupted
+goes on to the same result.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from droprl.algorithms import DROP
+from droprl.algorithms.drop import DropState
+from droprl.data.transitions import Prepared
+from droprl.errors import DropError
+from droprl.finetuning.ledger import Ledger, Played, played
+from droprl.finetuning.replay import replay
+from droprl.rollout import Trajectory
+from droprl.train.checkpoints import list_checkpoints, save_checkpoint
+from droprl.train.loop import updates
+from droprl.train.storage import arrays_from_bytes, arrays_to_bytes, digest, read_bytes, remove_partial, write_bytes
+
+ONLINE_SEED = 2_000_000  # environments' seeds for learning begin here
+SAVE_SECONDS = 60.0  # what a kill may cost of the updates
+
+
+class Start(NamedTuple):
+    """Where a seed's training goes on from."""
+
+    step: int  # the checkpoint
+    ascent_steps: int  # k with which it plays
+    state: DropState
+
+
+Play = Callable[[DropState, int, int], Trajectory]  # the state, the environment's seed, the most steps
+
+
+class OnlineTrainer:
+    """Trains one seed after another on one dataset; they share the compiled program."""
+
+    def __init__(self, algorithm: DROP, prepared: Prepared, online_share: float, updates_per_step: float) -> None:
+        self._algorithm, self._prepared = algorithm, prepared
+        self._online_share, self._updates_per_step = online_share, updates_per_step
+        self._updates = jax.jit(partial(updates, algorithm))
+
+    def train(
+        self,
+        folder: Path,
+        ledger: Ledger,
+        seed: int,
+        start: Start,
+        play: Play,
+        on_episode: Callable[[dict[str, float]], None],
+    ) -> tuple[int, DropState]:
+        """Spend the budget; the number of updates since the run's first, and the state after them."""
+        learned, state = self._resumed(folder, start)
+        if learned > len(ledger.played):
+            raise DropError(f"{folder}.jsonl: lacks episodes that were learned from: remove the level's folder")
+        trajectories = [self._read(folder, number, entry) for number, entry in enumerate(ledger.played[:learned])]
+        last_save = time.monotonic()
+        while (trajectory := self._next(folder, trajectories, start, state, ledger, play)) is not None:
+            begin = self._n_updates(trajectories)
+            trajectories.append(trajectory)
+            count = self._n_updates(trajectories) - begin
+            table = replay(self._algorithm, self._prepared, trajectories, self._online_share)
+            state, sums = self._updates(state, jnp.uint32(seed), table, jnp.int32(start.step + begin), jnp.int32(count))
+            means = {name: float(value) / max(count, 1) for name, value in jax.device_get(sums).items()}
+            if not np.isfinite(list(means.values())).all():
+                raise DropError(f"{folder}: training has diverged at episode {len(trajectories)}: use fewer updates")
+            on_episode(means | {"last_return": trajectory.episode_return})
+            if time.monotonic() - last_save >= SAVE_SECONDS:
+                save_checkpoint(folder / "state", len(trajectories), state, scheduled=False)
+                last_save = time.monotonic()
+        if not trajectories:
+            raise DropError(f"no episode ended within the budget of {ledger.budget:,} steps: give more")
+        if len(trajectories) > learned:
+            save_checkpoint(folder / "state", len(trajectories), state, scheduled=False)
+        return start.step + self._n_updates(trajectories), state
+
+    def _n_updates(self, trajectories: list[Trajectory]) -> int:
+        return int(self._updates_per_step * sum(len(t.rewards) for t in trajectories))
+
+    def _resumed(self, folder: Path, start: Start) -> tuple[int, DropState]:
+        """How many episodes were learned from when the state was last saved, and that state."""
+        remove_partial(folder / "state")
+        checkpoints = list_checkpoints(folder / "state")
+        if not checkpoints:
+            return 0, start.state
+        return checkpoints[-1].step, checkpoints[-1].load(jax.eval_shape(lambda: start.state))
+
+    def _next(
+        self, folder: Path, before: list[Trajectory], start: Start, state: DropState, ledger: Ledger, play: Play
+    ) -> Trajectory | None:
+        """The next whole episode: from the disk if it was played before an interruption, or else from the task."""
+        number = len(before)
+        if number < len(ledger.played):
+            trajectory = self._read(folder, number, ledger.played[number])
+            return trajectory if trajectory.whole else None
+        if not ledger.fits():
+            return None
+        seed = ONLINE_SEED + number
+        trajectory = play(state, seed, ledger.left)
+        content = arrays_to_bytes(trajectory)
+        write_bytes(_file(folder, number), content)
+        step = start.step + self._n_updates(before)
+        ledger.add(played(trajectory, step, start.ascent_steps, seed, digest(content)))
+        return trajectory if trajectory.whole else None
+
+    def _read(self, folder: Path, number: int, entry: Played) -> Trajectory:
+        spec, path = self._prepared.spec, _file(folder, number)
+        rows = entry.length
+        observations = np.empty((rows, spec.observation_size), np.float32)
+        skeleton = Trajectory(
+            observations=observations,
+            actions=np.empty((rows, spec.action_size), np.float32),
+            rewards=np.empty(rows, np.float32),
+            next_observations=observations,
+            sub_tasks=np.empty(rows, np.int32),
+            terminated=np.empty((), bool),
+            whole=np.empty((), bool),
+        )
+        found = arrays_from_bytes(read_bytes(path, str(entry.sha256)), skeleton, path)
+        return Trajectory(*map(np.asarray, found))
+
+
+def _file(folder: Path, number: int) -> Path:
+    return folder / "episodes" / f"{number:06d}.safetensors"

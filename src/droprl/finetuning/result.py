@@ -1,0 +1,77 @@
+"""What fine-tuning came to: `initial → fine-tuned`, and the optimistic number beside it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from droprl.errors import DropError
+from droprl.evaluation.evaluation import Episodes
+
+
+@dataclass(frozen=True)
+class TunedSeed:
+    """One seed. `initial` and `tuned` played the same episodes, none of which the choice had seen."""
+
+    step: int  # the checkpoint; at the policy level the number of updates since the run began
+    ascent_steps: int | None  # k
+    steps_played: int  # of the budget
+    episodes_played: int
+    chosen_for: float | None  # what it earned in the search, in the result's unit: optimistic
+    initial: Episodes  # the run's last checkpoint, with k as it was trained or given
+    tuned: Episodes
+
+
+@dataclass(frozen=True)
+class FineTuning:
+    """The outcome for all seeds of a run."""
+
+    level: str
+    budget: int  # environment steps, for each seed
+    algorithm: str
+    adaptation: dict[str, Any] | None
+    dataset: str
+    env: str
+    unit: str
+    caveat: str | None
+    seeds: list[TunedSeed]
+
+    @property
+    def initial(self) -> float:
+        """The mean over seeds and episodes before fine-tuning."""
+        return float(np.mean([v for s in self.seeds for v in s.initial.values]))
+
+    @property
+    def tuned(self) -> float:
+        """The same after it, on episodes that fine-tuning has not seen."""
+        return float(np.mean([v for s in self.seeds for v in s.tuned.values]))
+
+    @property
+    def chosen_for(self) -> float | None:
+        """The mean of what the chosen ones earned in the search: optimistic. None: nothing was chosen."""
+        found = [s.chosen_for for s in self.seeds if s.chosen_for is not None]
+        return float(np.mean(found)) if found else None
+
+    @property
+    def evaluation_steps(self) -> int:
+        """Environment steps that measured `initial` and `tuned`; no part of the budget."""
+        return sum(sum(s.initial.lengths) + sum(s.tuned.lengths) for s in self.seeds)
+
+    def to_json(self) -> dict[str, Any]:
+        summary = {name: getattr(self, name) for name in ("initial", "tuned", "chosen_for", "evaluation_steps")}
+        return asdict(self) | summary
+
+
+def from_json(content: Any, where: Path) -> FineTuning:
+    try:
+        fields = {name: content[name] for name in FineTuning.__dataclass_fields__}
+        seeds = [
+            TunedSeed(**s | {"initial": Episodes(**s["initial"]), "tuned": Episodes(**s["tuned"])})
+            for s in content["seeds"]
+        ]
+        return FineTuning(**fields | {"seeds": seeds})
+    except (KeyError, TypeError, ValueError) as error:
+        raise DropError(f"{where}: is not a result of fine-tuning: remove it and run `drop finetune` again") from error
