@@ -139,7 +139,7 @@ class DropCVAE:
     def resolve(self, dataset: Dataset) -> Self:
         if self.discount is not None:
             return self
-        cut = equal_sub_tasks(dataset.name, dataset.n_episodes)
+        cut = equal_sub_tasks(dataset.n_episodes)
         ranked = rank_sub_tasks(dataset.returns, cut.n_sub_tasks, cut.trajectories_per_sub_task)
         return replace(self, discount=choose_discount(dataset, ranked))
 

@@ -73,13 +73,13 @@ class DROP:
     decomposition: Literal["rank", "quantization", "random", "behavior"] = "rank"
     """How trajectories are cut into sub-tasks: the paper's Rank, Quantization or Random, or by how they act."""
     n_sub_tasks: int | None = None
-    """N. None: 50 in the mazes and 10 elsewhere, or what `sub_task_sizes` says."""
+    """N. None: 10, or what `sub_task_sizes` says."""
     trajectories_per_sub_task: int | None = None
     """M. None: as many as there are for each of the N."""
     embedding_size: int | None = None
     """dim(z). None: 5, as throughout the paper's table."""
     sub_task_sizes: Literal["equal", "paper"] = "equal"
-    """equal: one N for all datasets of a domain, and all trajectories; paper: its table, tuned to each dataset."""
+    """equal: the same N for any data, and all trajectories; paper: its table of N and M, tuned to each dataset."""
     decomposition_seed: int = 0
     """For the rules that draw; the same for every training seed."""
 
@@ -160,9 +160,9 @@ class DROP:
     # --- the data it learns from ---
 
     def resolve(self, dataset: Dataset) -> Self:
-        preset = (paper_sub_tasks if self.sub_task_sizes == "paper" else equal_sub_tasks)(
-            dataset.name, dataset.n_episodes
-        )
+        preset = equal_sub_tasks(dataset.n_episodes)
+        if self.sub_task_sizes == "paper":
+            preset = paper_sub_tasks(dataset.name, dataset.n_episodes)
         n, m = self.n_sub_tasks, self.trajectories_per_sub_task
         if n is None:
             n = preset.n_sub_tasks if m is None else max(1, dataset.n_episodes // m)

@@ -80,7 +80,7 @@ def describe(dataset: Dataset, seed: int = 0) -> Description:
     """Sum a dataset up; `seed` is that of the rules which draw."""
     returns = dataset.returns
     scores = dataset.scores(returns)
-    preset = equal_sub_tasks(dataset.name, dataset.n_episodes)
+    preset = equal_sub_tasks(dataset.n_episodes)
     counts, edges = _histogram(returns)
     return Description(
         name=dataset.name,

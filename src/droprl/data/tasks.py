@@ -14,8 +14,7 @@ from functools import cache
 from importlib import resources
 from typing import TypedDict
 
-SUB_TASKS = {"maze2d": 50}  # one N a domain, the same for all of its datasets
-SUB_TASKS_ELSEWHERE = 10
+SUB_TASKS = 10  # N for any data, unless the paper's table is asked for
 EMBEDDING_SIZE = 5  # throughout the paper's table
 # For data that the paper's table does not fit: its own N for several mixed-quality sets.
 UNLISTED_SUB_TASKS = 50
@@ -79,10 +78,9 @@ def find_task(name: str) -> Task | None:
     return Task(known, env, (low, high), reference["time_limit"], caveat)
 
 
-def equal_sub_tasks(name: str, n_episodes: int) -> SubTaskPreset:
+def equal_sub_tasks(n_episodes: int) -> SubTaskPreset:
     """All trajectories (but fewer than N) in N sub-tasks of equal size: nothing is tuned to a dataset."""
-    known, _, _ = _parse(name)
-    n = min(SUB_TASKS.get(known.split("-")[0], SUB_TASKS_ELSEWHERE), n_episodes)
+    n = min(SUB_TASKS, n_episodes)
     return SubTaskPreset(n, n_episodes // n, EMBEDDING_SIZE, f"{n} sub-tasks of equal size")
 
 
