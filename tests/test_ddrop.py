@@ -77,7 +77,7 @@ def test_the_teachers_actions_are_what_drop_would_do_at_test_time() -> None:
 
 
 def test_the_outer_optimisation_by_brute_force() -> None:
-    """With best-ada it is the highest of N scores by the averaged networks, state by state; ascent only adds to it."""
+    """With best-ada it is the highest of N scores by the averaged networks, state by state."""
     averaged, observations = state().teacher.averaged, make_batch().observation[:8]
     beta, f, table = averaged.behavior_policy, averaged.score_model, averaged.embedding.table()
 
@@ -87,23 +87,19 @@ def test_the_outer_optimisation_by_brute_force() -> None:
 
     scores, actions = jax.jit(jax.vmap(jax.vmap(at, (None, 0)), (0, None)))(observations, table)
     best = np.argmax(np.asarray(scores), axis=1)
-    by_rule = {
-        rule: jax.jit(replace(STUDENT, outer=Adaptation(rule=rule)).teacher_actions)(state().teacher, observations)
-        for rule in ("best-ada", "grad-ada")
-    }
-    np.testing.assert_allclose(by_rule["best-ada"], np.asarray(actions)[np.arange(8), best], rtol=1e-5, atol=1e-6)
-    assert np.abs(by_rule["grad-ada"] - by_rule["best-ada"]).max() > 1e-4
+    by_rule = replace(STUDENT, outer=Adaptation(rule="best-ada"))
+    found = jax.jit(by_rule.teacher_actions)(state().teacher, observations)
+    np.testing.assert_allclose(found, np.asarray(actions)[np.arange(8), best], rtol=1e-5, atol=1e-6)
 
 
 # --- the student ---
 
 
-@pytest.mark.parametrize(("share", "n"), [(0.125, 4), (1e-6, 1)])
-def test_the_student_regresses_on_the_teacher_at_the_first_states_of_a_batch(share: float, n: int) -> None:
+def test_the_student_regresses_on_the_teacher_at_the_first_states_of_a_batch() -> None:
     """Adam's first step has the length of the learning rate in every weight, against the gradient's sign."""
-    algorithm, batch = replace(STUDENT, distilled_share=share), make_batch()
-    before = algorithm.init(KEY, prepared().spec)
-    after, metrics = jax.jit(algorithm.update)(before, batch, KEY)
+    batch, n = make_batch(), 4  # an eighth of 32
+    before = STUDENT.init(KEY, prepared().spec)
+    after, metrics = jax.jit(STUDENT.update)(before, batch, KEY)
     drop = as_drop(STUDENT, adaptation=STUDENT.outer)
     observations = batch.observation[:n]
 
@@ -124,7 +120,7 @@ def test_the_student_regresses_on_the_teacher_at_the_first_states_of_a_batch(sha
     for old, new, g in zip(*leaves, strict=True):
         clear = np.abs(np.asarray(g)) > 1e-5  # far above Adam's ε and rounding
         step = np.asarray(new) - np.asarray(old)
-        np.testing.assert_allclose(step[clear], -algorithm.learning_rate * np.sign(g)[clear], rtol=5e-3)
+        np.testing.assert_allclose(step[clear], -STUDENT.learning_rate * np.sign(g)[clear], rtol=5e-3)
     assert not same(before.student, after.student)
 
 
