@@ -70,11 +70,11 @@ def test_bilinear_gives_every_z_its_own_first_layer() -> None:
     weight, bias = np.asarray(first.weight), np.asarray(first.bias)
     own, rest = weight[:, SIZE : SIZE + WIDTH], weight[:, SIZE + WIDTH :].reshape(WIDTH, SIZE, WIDTH)
     for s, z in zip(S[:5], Z[:5], strict=True):
-        encoded = beta.encode(s)
+        encoded = beta.state_encoder(s)
         x = (own + np.einsum("k,ikj->ij", z, rest)) @ np.asarray(encoded) + weight[:, :SIZE] @ z + bias
         for layer in beta.action_decoder.layers[1:]:
             x = np.asarray(layer.weight) @ np.maximum(x, 0) + np.asarray(layer.bias)
-        np.testing.assert_allclose(beta.mode(encoded, z), np.tanh(x), rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(beta.mode(beta.encode(s), z), np.tanh(x), rtol=1e-4, atol=1e-6)
 
 
 # --- the z-space ---

@@ -41,9 +41,13 @@ class MLP(eqx.Module):
         self.final_activation = out_size is None
 
     def __call__(self, x: Array) -> Array:
+        return self.finish(self.layers[0](x))
+
+    def finish(self, x: Array) -> Array:
+        """What is left to do with the product of the first layer."""
         n_active = len(self.layers) - (0 if self.final_activation else 1)
         for i, layer in enumerate(self.layers):
-            x = layer(x)
+            x = layer(x) if i else x
             if i < n_active:
                 x = jax.nn.relu(self.norms[i](x) if self.norms else x)
         return x
@@ -96,16 +100,18 @@ class LatentEncoder(eqx.Module):
 
 
 class BehaviorPolicy(eqx.Module):
-    """β(a|s, z) = Enc_2(z, Enc_1(s)). The state's encoding does not depend on z, so that many z can share it.
+    """β(a|s, z) = Enc_2(z, Enc_1(s)).
 
-    Bilinear, Enc_2 also sees every product of z and the encoding: the weights of its first layer are then affine in z,
-    so that sub-tasks can differ in more than a bias.
+    Bilinear, Enc_2 also sees every product of z and the state's encoding: the weights of its first layer are then
+    affine in z, so that sub-tasks can differ in more than a bias. What does not depend on z is computed once a state
+    (`encode`), so that many z can share it.
     """
 
     state_encoder: MLP
     action_decoder: MLP
     head: PolicyHead = eqx.field(static=True)
     conditioning: Conditioning = eqx.field(static=True)
+    embedding_size: int = eqx.field(static=True)
 
     def __init__(
         self,
@@ -123,15 +129,24 @@ class BehaviorPolicy(eqx.Module):
         self.state_encoder = MLP(observation_size, (width,) * depths[0], None, encoder_key)
         products = embedding_size * width if conditioning == "bilinear" else 0
         self.action_decoder = MLP(embedding_size + width + products, (width,) * depths[1], outputs, decoder_key)
-        self.head, self.conditioning = head, conditioning
+        self.head, self.conditioning, self.embedding_size = head, conditioning, embedding_size
 
     def encode(self, observation: Array) -> Array:
-        return self.state_encoder(observation)
+        """The state's part in the first layer of Enc_2: one row, and bilinear one more for each number in z."""
+        encoding = self.state_encoder(observation)
+        first = self.action_decoder.layers[0]
+        weights = first.weight[:, self.embedding_size :].reshape(
+            -1, encoding.size
+        )  # row by row what meets 1, z_1, z_2 …
+        rows = (weights @ encoding).reshape(first.weight.shape[0], -1).T
+        return rows.at[0].add(first.bias)
 
     def distribution(self, encoded: Array, z: Array) -> tuple[Array, Array]:
         """Mean in [-1, 1] and logarithm of the standard deviation; a deterministic head has the constant 0 there."""
-        products = [jnp.outer(z, encoded).ravel()] if self.conditioning == "bilinear" else []
-        out = self.action_decoder(jnp.concatenate([z, encoded, *products]))
+        first = encoded[0] + self.action_decoder.layers[0].weight[:, : self.embedding_size] @ z
+        if self.conditioning == "bilinear":
+            first = first + z @ encoded[1:]
+        out = self.action_decoder.finish(first)
         if self.head == "deterministic":
             return jnp.tanh(out), jnp.zeros_like(out)
         mean, log_std = jnp.split(out, 2)
