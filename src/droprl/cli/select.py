@@ -66,8 +66,9 @@ def select(words: list[str]) -> None:
 
 
 def selection_table(selection: Selection) -> Table:
+    """`estimate` is a discounted return, by fitted Q evaluation; `played` the mean return of the episodes."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for heading in ("", "N", "M", "K", "fitting loss", "kept", "estimated return", "played return", "episodes"):
+    for heading in ("", "N", "M", "K", "fitting loss", "kept", "estimate", "played", "episodes"):
         table.add_column(heading, justify="right", no_wrap=True)
     for i, c in enumerate(selection.candidates):
         table.add_row(
