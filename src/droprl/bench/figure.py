@@ -121,7 +121,8 @@ def _panels(
                 parts.append(svg.text(width - 4, y + 4, names[i], f"key s{i % GREY}"))
         return "".join(parts)
 
-    note = f"{what}: mean of {suite.seeds} seeds ± one standard error; places are not to scale"
+    over = "one seed" if suite.seeds == 1 else f"mean of {suite.seeds} seeds ± one standard error"
+    note = f"{what}: {over}; places are not to scale"
     right = 7.0 * max(map(len, names), default=0)
     return Drawing(*panels(suite.tasks, top, right, HEIGHT, draw), note)
 
