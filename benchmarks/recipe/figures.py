@@ -231,7 +231,10 @@ FIGURES = {
         draw_promise, "main", "What f promises and what is earned", ("rank",), ("best-ada", "grad-ada"), SEARCHED
     ),
     "constraint": Figure(
-        draw_constraint, "constraint", "How far to ascend, with the constraint and without", ("lagrangian", "none")
+        draw_constraint,
+        "constraint",
+        "How far to ascend, with the constraint and without",
+        ("lagrangian", "hinge", "none"),
     ),
     "luck": Figure(draw_luck, "luck", "Does f know behaviour, or luck?", ("rank", "behavior")),
 }
