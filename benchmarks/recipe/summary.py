@@ -272,6 +272,8 @@ DIAGNOSTICS = (
     ("probe_clone_loss", "clone loss", max),
     ("probe_clone_loss_permuted", "permuted z", min),
     ("wrong_z_cost", "cost of a wrong z", min),
+    ("held_out_clone_by_return", "held-out clone loss", max),
+    ("held_out_clone_mean_z", "held-out, any z", min),
     ("gap", "gap", max),
     ("multiplier", "λ", max),
 )
@@ -339,11 +341,16 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the results")
     parser.add_argument("--play", help="the variant/play to compare with the others (default: the highest IQM)")
     parser.add_argument("--variants", nargs="+", help="only these, in this order (default: all)")
+    parser.add_argument("--datasets", default="", help="only those whose name has this regular expression")
     parser.add_argument("--markdown", action="store_true", help="for GitHub")
     options = parser.parse_args()
     try:
-        experiment = load_experiment(options.experiment, options.results).only(options.variants)
-        tables = [*score_tables(experiment), diagnostics_table(experiment), improvement_table(experiment, options.play)]
+        experiment = load_experiment(options.experiment, options.results)
+        datasets = [name for name in experiment.datasets if re.search(options.datasets, name)]
+        experiment = experiment.only(options.variants, datasets=datasets)
+        tables = [diagnostics_table(experiment)]
+        if experiment.plays:  # some experiments measure and play nothing
+            tables = [*score_tables(experiment), *tables, improvement_table(experiment, options.play)]
     except DropError as error:
         sys.exit(str(error))
     console = Console(width=None if sys.stdout.isatty() else 400)  # a file has no edge to fold at

@@ -21,7 +21,6 @@ from droprl.data import Dataset, load_dataset
 from droprl.data.maze import make_maze_dataset
 from droprl.errors import DropError
 from droprl.evaluation import evaluate
-from droprl.rollout import EnvMaker
 from droprl.train import Run, fit
 from droprl.train.storage import read_json, write_bytes, write_json
 
@@ -37,7 +36,6 @@ class Bench:
     out: Path
     data: Path | None = None
     preset: Literal["paper", "small"] = "paper"
-    env: EnvMaker | None = None  # instead of each task's own
 
     def run_path(self, task: str, method: Method) -> Path:
         return self.out / "runs" / file_name(task) / file_name(method.name)
@@ -112,7 +110,7 @@ def _is_played(bench: Bench, task: str, method: Method) -> bool:
 
 def _play(bench: Bench, task: str, method: Method, play: str, run: Run, settings: dict[str, Any]) -> None:
     suite = bench.suite
-    found = evaluate(run, episodes=suite.episodes, protocol=suite.protocol, env=bench.env, progress=False, **settings)
+    found = evaluate(run, episodes=suite.episodes, protocol=suite.protocol, progress=False, **settings)
     write_json(bench.play_path(task, method, play), found.to_json())
 
 

@@ -168,7 +168,9 @@ def locked(path: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise DropError(f"{path}: another process is training here: wait for it, or use another --out") from None
+            raise DropError(
+                f"{path}: another process is training here: wait for it, or work in another folder"
+            ) from None
         except OSError as error:
             raise DropError(f"{path}: cannot be locked ({error.strerror}): use a local folder as --out") from error
         yield
