@@ -16,8 +16,8 @@ from droprl.data.scaling import fit_scaling
 from droprl.data.transitions import Spec
 from droprl.errors import DropError
 from droprl.policy import LoadedPolicy, Origin
-from droprl.select import FQE, estimate_return, select
-from droprl.select.fqe import _table
+from droprl.select import FQE, estimate_returns, select
+from droprl.select.fqe import _chosen_actions, _table
 from droprl.select.selection import load_selection
 from droprl.train import Run
 
@@ -96,7 +96,7 @@ def true_return(dataset: Dataset, action: float, steps: int) -> float:
 def test_fqe_finds_the_return_of_a_policy_that_never_collected_data(ending: str, steps: int, action: float) -> None:
     """Behind a terminal nothing is earned; a timeout only stopped the clock, and the task would have gone on."""
     dataset = walk(ending)
-    found = estimate_return(loaded(dataset, lambda _, now: 0.0 * now[:, 0] + action), dataset, QUICK)
+    [found] = estimate_returns([loaded(dataset, lambda _, now: 0.0 * now[:, 0] + action)], dataset, QUICK)
     assert found == pytest.approx(true_return(dataset, action, steps), abs=0.25)
 
 
@@ -119,10 +119,11 @@ def test_a_rule_that_chooses_once_chooses_in_the_first_state_of_the_episode() ->
         action_high=1.0,
         name="walk",
     )
-    table = _table(loaded(changed, lambda first, now: first + 0.0 * now[:, 0]), changed, GAMMA, 1.0)
+    table = _table(changed, GAMMA, 1.0)
+    chosen = np.asarray(_chosen_actions(loaded(changed, lambda first, now: first + 0.0 * now[:, 0]), changed, table))
     of_rows = np.repeat([0.1, 0.2, 0.3, 0.4], LENGTH)
-    np.testing.assert_allclose(np.asarray(table.chosen)[: changed.n_steps, 0], of_rows, rtol=1e-6)
-    np.testing.assert_allclose(np.asarray(table.chosen)[np.asarray(table.successor), 0], of_rows, rtol=1e-6)
+    np.testing.assert_allclose(chosen[: changed.n_steps, 0], of_rows, rtol=1e-6)
+    np.testing.assert_allclose(chosen[np.asarray(table.successor), 0], of_rows, rtol=1e-6)
 
 
 def test_fqe_refuses_what_does_not_follow_from_the_state() -> None:
@@ -130,9 +131,9 @@ def test_fqe_refuses_what_does_not_follow_from_the_state() -> None:
     policy = loaded(dataset, lambda _, now: now[:, 0])
     policy.algorithm = DROP(adaptation=DROP().adaptation.__class__(reinference_interval=5))
     with pytest.raises(DropError, match="reinference_interval"):
-        estimate_return(policy, dataset, QUICK)
+        estimate_returns([policy], dataset, QUICK)
     with pytest.raises(DropError, match="other sizes"):
-        estimate_return(loaded(dataset, lambda _, now: now[:, 0]), _wider(dataset), QUICK)
+        estimate_returns([loaded(dataset, lambda _, now: now[:, 0])], _wider(dataset), QUICK)
 
 
 def _wider(dataset: Dataset) -> Dataset:

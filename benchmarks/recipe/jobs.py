@@ -153,14 +153,14 @@ def ascent() -> list[Job]:
 
 
 def sizes() -> list[Job]:
-    """How many sub-tasks: the same trajectories cut into more or fewer of them."""
+    """How many sub-tasks: the same trajectories cut into more or fewer of them, and by the paper's table."""
     plays = {name: RULES[name] for name in ("first", "best-ada", "grad-ada")}
     jobs = []
-    for dataset in ("maze2d-umaze", "hopper-medium", "walker2d-medium-replay"):
-        for n in (5, 10, 25, 50):
-            jobs.append(
-                Job("sizes", dataset, f"N {n}", settings=SMALL | cut(dataset, "rank", n), plays=plays, **SEARCH)
-            )
+    for dataset in ("maze2d-umaze", "maze2d-medium", *SEARCHED, "walker2d-medium", "halfcheetah-medium"):
+        variants = {f"N {n}": cut(dataset, "rank", n) for n in (5, 10, 50)}
+        variants["paper's table"] = {"sub_task_sizes": "paper"}
+        for name, variant in variants.items():
+            jobs.append(Job("sizes", dataset, name, settings=SMALL | variant, plays=plays, **SEARCH))
     return jobs
 
 
@@ -179,6 +179,22 @@ def main() -> list[Job]:
     return jobs
 
 
+def paper_size() -> list[Job]:
+    """The locomotion datasets once more with networks as wide as the paper's; the last six checkpoints are played."""
+    budget: dict[str, Any] = {"steps": 24_000, "checkpoints": 6}
+    wide: dict[str, Any] = {"width": 512, "batch_size": 512}
+    plays = {name: RULES[name] for name in ("grad-ada", "best-ada", "first", "best", "grad")}
+    jobs = []
+    for dataset in DATASETS:
+        if dataset.startswith(("hopper", "walker2d", "halfcheetah")):
+            settings = wide | {"constraint": "none"} | cut(dataset, "rank")
+            late = ("grad-ada",)
+            jobs.append(Job("paper_size", dataset, "rank", settings=settings, plays=plays, late=late, **budget))
+            for name in ("bc", "fbc"):
+                jobs.append(Job("paper_size", dataset, name, name, wide, {name: {}}, late=(name,), **budget))
+    return jobs
+
+
 EXPERIMENTS: dict[str, Callable[[], list[Job]]] = {
-    made.__name__: made for made in (choose, score, luck, embedding, constraint, ascent, sizes, main)
+    made.__name__: made for made in (choose, score, luck, embedding, constraint, ascent, sizes, main, paper_size)
 }

@@ -94,13 +94,14 @@ def load_suite(name: str | Path) -> Suite:
 
 
 def _suite(name: str, content: dict[str, Any], where: str) -> Suite:
-    unknown = set(content) - {f.name for f in fields(Suite)} | {"name"} & set(content)
+    unknown = set(content) - {f.name for f in fields(Suite)} - {"settings"} | {"name"} & set(content)
     missing = {"title", "tasks", "methods", "figure", "steps", "seeds", "episodes"} - set(content)
     if unknown or missing:
         said = f"has no {', '.join(sorted(missing))}" if missing else f"knows no {', '.join(sorted(unknown))}"
         raise DropError(f"{where}: a suite {said}")
+    shared = content.get("settings", {})
     methods = tuple(
-        Method(m, str(given.get("algo", "drop")), {k: v for k, v in given.items() if k != "algo"})
+        Method(m, str(given.get("algo", "drop")), shared | {k: v for k, v in given.items() if k != "algo"})
         for m, given in content["methods"].items()
     )
     plays = {p: dict(given) for p, given in content.get("plays", {}).items()}

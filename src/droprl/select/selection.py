@@ -18,9 +18,9 @@ from droprl.algorithms import DROP
 from droprl.data.dataset import Dataset
 from droprl.errors import DropError
 from droprl.evaluation import evaluate
-from droprl.policy import policy_of_run
+from droprl.policy import LoadedPolicy, policy_of_run
 from droprl.rollout import EnvMaker
-from droprl.select.fqe import FQE, estimate_return
+from droprl.select.fqe import FQE, estimate_returns
 from droprl.train import Run, fit
 from droprl.train.storage import read_json, write_json
 
@@ -105,10 +105,8 @@ def select(
         candidates = [_played(c, episodes, env, progress) if c.kept else c for c in candidates]
         worth = [float(np.mean(c.played)) if c.played else -np.inf for c in candidates]
     else:
-        with console.status("fitted Q evaluation …") as status:
-            for i, c in enumerate(candidates):
-                status.update(f"fitted Q evaluation of N = {c.n_sub_tasks}, K = {c.ascent_steps}")
-                candidates[i] = _estimated(c, dataset, fqe or FQE())
+        with console.status(f"fitted Q evaluation of {len(candidates)} candidates …"):
+            candidates = _estimated(candidates, dataset, fqe or FQE())
         worth = [c.estimate if c.estimate is not None else -np.inf for c in candidates]
     selection = Selection(tuple(candidates), int(np.argmax(worth)), sum(len(c.played) for c in candidates))
     write_json(Path(out) / "selection.json", asdict(selection))
@@ -145,19 +143,25 @@ def _fitting_loss(run: Run) -> float:
     return float(np.mean(logged[-1]))
 
 
-def _estimated(candidate: Candidate, dataset: Dataset, config: FQE) -> Candidate:
+def _estimated(candidates: Sequence[Candidate], dataset: Dataset, config: FQE) -> list[Candidate]:
+    """Every candidate with the mean of its seeds' estimates."""
+    policies = [_policies(c) for c in candidates]
+    estimates = iter(estimate_returns([p for of_one in policies for p in of_one], dataset, config))
+    means = [float(np.mean([next(estimates) for _ in of_one])) for of_one in policies]
+    return [replace(c, estimate=mean) for c, mean in zip(candidates, means, strict=True)]
+
+
+def _policies(candidate: Candidate) -> list[LoadedPolicy]:
     run = Run(candidate.run)
-    policies = [policy_of_run(run, seed, ascent_steps=candidate.ascent_steps) for seed in run.config.seeds]
-    return replace(candidate, estimate=float(np.mean([estimate_return(p, dataset, config) for p in policies])))
+    return [policy_of_run(run, seed, ascent_steps=candidate.ascent_steps) for seed in run.config.seeds]
 
 
 def _played(candidate: Candidate, episodes: int, env: str | EnvMaker | None, progress: bool) -> Candidate:
     """The seeds take turns, so that the episodes are as many whatever their number."""
-    run, returns = Run(candidate.run), []
-    for i, seed in enumerate(run.config.seeds):
-        share = len(range(i, episodes, len(run.config.seeds)))
+    policies, returns = _policies(candidate), []
+    for i, policy in enumerate(policies):
+        share = len(range(i, episodes, len(policies)))
         if share:
-            policy = policy_of_run(run, seed, ascent_steps=candidate.ascent_steps)
             found = evaluate(policy, episodes=share, env=env, seed=SELECTION_SEED + 1000 * i, progress=progress)
             returns += [value for result in found.results for value in result.returns]
     return replace(candidate, played=tuple(returns))

@@ -1,0 +1,68 @@
+"""Can N and K be chosen without playing? `python benchmarks/selection/run.py TASK … --data FOLDER`.
+
+For every task: DROP is trained once for each N, `droprl.select` judges all candidates by its two ways (fitted Q
+evaluation, no episode; the fitting loss and a budget of episodes, the paper's), and then every candidate is played for
+many more episodes, of other seeds: the truth. OUT/TASK.json has all of it; `summary.py` compares.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+
+from droprl.algorithms import DROP
+from droprl.bench.runner import find_task_data
+from droprl.evaluation import evaluate
+from droprl.select import select
+from droprl.train.storage import write_json
+
+N_SUB_TASKS = (5, 10, 20, 50, 100)
+ASCENT_STEPS = (0, 10)
+BUDGET = 40  # episodes, all together, of the paper's way
+TRUE_EPISODES = 20  # of each seed
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("tasks", nargs="+")
+    parser.add_argument("--data", type=Path, help="folder with the datasets; mazes are made on the spot")
+    parser.add_argument("--runs", type=Path, default=Path("runs/selection"), help="where the trained runs go")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    parser.add_argument("--steps", type=int, default=12_000)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--width", type=int, default=256)
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    algorithm = DROP(width=options.width, batch_size=256)
+    for task in options.tasks:
+        dataset = find_task_data(task, options.data)
+        ask = partial(
+            select,
+            dataset,
+            algorithm,
+            out=options.runs / task,
+            n_sub_tasks=N_SUB_TASKS,
+            ascent_steps=ASCENT_STEPS,
+            steps=options.steps,
+            seeds=options.seeds,
+        )
+        by_data, by_episodes = ask(budget=0), ask(budget=BUDGET)
+        truth = [
+            evaluate(c.run, episodes=TRUE_EPISODES, progress=False, ascent_steps=c.ascent_steps).to_json()["results"]
+            for c in by_data.candidates
+        ]
+        found = {
+            "task": task,
+            "algorithm": {"width": options.width, "steps": options.steps, "seeds": options.seeds},
+            "by_data": asdict(by_data),
+            "by_episodes": asdict(by_episodes),
+            "truth": truth,
+        }
+        write_json(options.out / f"{task}.json", found)
+        print(f"{task}: done", flush=True)
+
+
+if __name__ == "__main__":
+    main()
