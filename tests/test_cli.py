@@ -101,6 +101,8 @@ def test_every_command_explains_itself(capsys: Captured, command: str) -> None:
         ("ddrop", "--distilled-share"),
         ("bc", "--width"),
         ("fbc", "--top-fraction"),
+        ("rvs", "--target-return"),
+        ("onestep", "--improvement"),
     ],
 )
 def test_the_help_of_train_is_that_of_the_algorithm(capsys: Captured, algo: str, own: str) -> None:
@@ -264,7 +266,7 @@ def test_a_half_written_evaluation_is_not_read_and_a_damaged_one_is_named(
         ("data info nothing.hdf5", "nothing.hdf5: no such file"),
         ("data info", "Missing from drop data info: SOURCE"),
         ("train", "Missing from drop train: SOURCE"),
-        ("train nothing.npz --algo dorp", "--algo dorp: choose one of drop, drop-cvae, ddrop, bc, fbc"),
+        ("train nothing.npz --algo dorp", "--algo dorp: choose one of drop, drop-cvae, ddrop, bc, fbc, rvs, onestep"),
         ("train nothing.npz --algo=dorp", "--algo dorp: choose one of"),
         ("train nothing.npz --preset large", "--preset large: choose one of paper, small"),
         ("train nothing.npz --algo", "Missing value for argument '--algo'"),

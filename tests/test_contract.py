@@ -259,4 +259,6 @@ def _other(hint: Any, value: Any) -> Any:
         return tuple(entry + 1 for entry in value)
     if typing.get_origin(hint) is typing.Literal:
         return next(choice for choice in typing.get_args(hint) if choice != value)
-    return not value if hint is bool else value + 1 if hint is int else value + 0.125
+    if hint is float:
+        return value - 0.125 if value > 0.875 else value + 0.125  # a share stays one
+    return not value if hint is bool else value + 1

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from droprl import BC, DDROP, DROP, FBC, Adaptation, DropCVAE, DropError
+from droprl import BC, DDROP, DROP, FBC, Adaptation, DropCVAE, DropError, Onestep, RvS
 
 
 @pytest.mark.parametrize(
@@ -43,6 +43,10 @@ from droprl import BC, DDROP, DROP, FBC, Adaptation, DropCVAE, DropError
         (FBC, "learning_rate", float("nan")),
         (FBC, "top_fraction", 0.0),
         (FBC, "top_fraction", 1.1),
+        (RvS, "outcome_std", 0.0),
+        (RvS, "target_return", float("nan")),
+        (Onestep, "temperature", 0.0),
+        (Onestep, "kl_weight", -0.1),
         (Adaptation, "step_size", -0.1),
         (Adaptation, "trust_radius", 0.0),
         (Adaptation, "starts", 0),
@@ -58,6 +62,7 @@ def test_a_senseless_setting_is_refused_by_name(kind: Any, name: str, value: Any
 
 def test_what_is_left_open_is_allowed() -> None:
     assert DROP(discount=None, n_sub_tasks=None).n_sub_tasks is None
+    assert RvS(target_return=None, horizon=None).horizon is None
     assert Adaptation(starts=None).starts is None
     assert DROP(discount=1.0, target_rate=1.0).discount == 1.0
     assert DROP(td_lambda=0.0).td_lambda == 0.0

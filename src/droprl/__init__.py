@@ -13,7 +13,7 @@ from droprl.version import __version__
 
 if TYPE_CHECKING:
     from droprl.adapt import Adaptation
-    from droprl.algorithms import BC, DDROP, DROP, FBC, DropCVAE
+    from droprl.algorithms import BC, DDROP, DROP, FBC, DropCVAE, Onestep, RvS
     from droprl.data import Dataset, from_arrays, load_dataset
     from droprl.evaluation import Evaluation, evaluate
     from droprl.finetuning import FineTuning, finetune
@@ -31,7 +31,9 @@ __all__ = [
     "DropError",
     "Evaluation",
     "FineTuning",
+    "Onestep",
     "Run",
+    "RvS",
     "__version__",
     "evaluate",
     "finetune",
@@ -48,6 +50,8 @@ _HOME = {
     "DROP": "algorithms",
     "FBC": "algorithms",
     "DropCVAE": "algorithms",
+    "Onestep": "algorithms",
+    "RvS": "algorithms",
     "Dataset": "data",
     "from_arrays": "data",
     "load_dataset": "data",

@@ -4,7 +4,9 @@ from droprl.algorithms.bc import BC, FBC
 from droprl.algorithms.cvae import DropCVAE
 from droprl.algorithms.ddrop import DDROP
 from droprl.algorithms.drop import DROP
+from droprl.algorithms.onestep import Onestep
 from droprl.algorithms.protocol import Algorithm
+from droprl.algorithms.rvs import RvS
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
     "drop": DROP,
@@ -12,6 +14,8 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "ddrop": DDROP,
     "bc": BC,
     "fbc": FBC,
+    "rvs": RvS,
+    "onestep": Onestep,
 }
 
-__all__ = ["ALGORITHMS", "BC", "DDROP", "DROP", "FBC", "Algorithm", "DropCVAE"]
+__all__ = ["ALGORITHMS", "BC", "DDROP", "DROP", "FBC", "Algorithm", "DropCVAE", "Onestep", "RvS"]

@@ -1,4 +1,4 @@
-"""The measures that show DROP's silent failures, and the sentences that say what each one means."""
+"""The measures that show an algorithm's silent failures, and the sentences that say what each one means."""
 
 from __future__ import annotations
 
@@ -15,6 +15,11 @@ UNRANKED = 0.7
 UNCALIBRATED = 0.5
 UNDISTILLED = 0.8
 EMPTY_LATENT = 0.1  # nats
+# Guesses, not measured yet: where a target or an improvement is plainly not what its name says.
+UNMOVED_BY_TARGET = 0.1  # change of the action between a poor target and the chosen one, in spreads of the actions
+UNINFORMED = 0.1  # R² of Q^β: it cannot know whose trajectory a step is from, so less is asked of it than of f
+FAR_FROM_BEHAVIOR = 2.0  # nats for each action dimension: two standard deviations away
+MOSTLY_CLIPPED = 0.2  # share of the weights at their cap
 
 
 def r_squared(errors: Array, targets: Array, weights: Array) -> Array:
@@ -88,6 +93,69 @@ def cvae_checks(metrics: dict[str, float], multiplier_max: float | None) -> list
         ),
         *_wrong_embedding_check(metrics, "step", "lower kl_weight and encode state and action"),
         *_score_checks(metrics, multiplier_max),
+    ]
+
+
+def rvs_checks(metrics: dict[str, float]) -> list[Check]:
+    """Does the target return steer the policy, and was it ever seen?"""
+    reaction = _measured(metrics, "target_reaction")
+    share = _measured(metrics, "target_share")
+    return [
+        *_judged(
+            "reaction to the target",
+            reaction,
+            reaction >= UNMOVED_BY_TARGET,
+            "the policy acts otherwise for the chosen target than for a poor one",
+            "ignored target: the policy acts the same for a poor target as for the chosen one, so it is plain cloning; "
+            "train longer, or take data of more than one quality",
+        ),
+        *_judged(
+            "steps that went as well as the target",
+            share,
+            share > 0,
+            "some steps of the data were followed by what the target asks for",
+            "target out of reach: no step that was looked at went as well as the target, so the policy extrapolates; "
+            "lower target_return",
+        ),
+    ]
+
+
+def onestep_checks(metrics: dict[str, float]) -> list[Check]:
+    """Was the behaviour improved on, by a Q worth believing, and without leaving it?"""
+    r2, gain = _measured(metrics, "score_r2"), _measured(metrics, "improvement")
+    kl, clipped = _measured(metrics, "policy_kl"), _measured(metrics, "clipped_share")
+    return [
+        *_judged(
+            "R² of Q against returns",
+            r2,
+            r2 >= UNINFORMED,
+            "Q explains returns that followed in the data",
+            "uninformed Q: it explains next to nothing of the returns in the data, so the improvement follows noise; "
+            "train longer or raise td_steps",
+        ),
+        *_judged(
+            "improvement by Q",
+            gain,
+            gain > 0,
+            "by Q, the improved policy's actions are better than the behaviour's",
+            "no improvement: by Q itself the policy's actions are no better than the behaviour's; train longer, or "
+            "lower kl_weight or temperature",
+        ),
+        *_judged(
+            "divergence from the behaviour",
+            kl,
+            kl <= FAR_FROM_BEHAVIOR,
+            "the improved policy stays where Q was learned",
+            "left the data: the policy is far from the behaviour, where Q was never learned; raise kl_weight or "
+            "temperature",
+        ),
+        *_judged(
+            "share of clipped weights",
+            clipped,
+            clipped <= MOSTLY_CLIPPED,
+            "the weights tell good actions from better ones",
+            "clipped weights: so many are at their cap that they tell no action from another; raise temperature",
+        ),
     ]
 
 

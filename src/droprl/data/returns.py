@@ -1,4 +1,4 @@
-"""Discounted sums inside episodes: Monte-Carlo returns, n-step targets, and the choice of γ that needs only the data.
+"""Sums inside episodes: Monte-Carlo and average returns, n-step targets, and the choice of γ that needs only the data.
 
 Nothing here ever looks past an episode's end. A terminal leaves nothing to come; a timeout leaves a future that is
 bootstrapped where the data shows the state to bootstrap from, and is not guessed where it does not.
@@ -25,6 +25,20 @@ def discounted_returns(dataset: Dataset, discount: float) -> np.ndarray:
     for begin, end in zip(dataset.bounds[:-1], dataset.bounds[1:], strict=True):
         returns[begin:end] = lfilter([1.0], [1.0, -discount], rewards[begin:end][::-1])[::-1]
     return returns
+
+
+def average_returns_to_go(dataset: Dataset, horizon: int) -> np.ndarray:
+    """(T,) float64: the rewards to the end of the episode, over the steps that were left: RvS-R's ω.
+
+    After a terminal nothing more is earned, for as long as the clock of `horizon` steps would still have run: those
+    steps count. A timeout, or the end of the file, only stops the clock: the average is over what was seen.
+    """
+    rows = np.arange(dataset.n_steps)
+    episode = np.repeat(np.arange(dataset.n_episodes), dataset.lengths)
+    seen = dataset.bounds[1:][episode] - rows
+    on_the_clock = dataset.bounds[:-1][episode] + horizon - rows
+    left = np.where(dataset.ends_in_terminal[episode], np.maximum(on_the_clock, seen), seen)
+    return discounted_returns(dataset, 1.0) / left
 
 
 class Targets(NamedTuple):

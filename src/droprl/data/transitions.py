@@ -118,8 +118,12 @@ def prepare(
     td_lambda: float | None = None,
     normalize_observations: bool = True,
     scale_rewards: bool = True,
+    outcomes: np.ndarray | None = None,
 ) -> Prepared:
-    """Scale, look up successors and sum n-step targets, once, on the host."""
+    """Scale, look up successors and sum n-step targets, once, on the host.
+
+    `outcomes`, a number for each step, take the place of the rewards: what a policy is conditioned on, not a target.
+    """
     scaling = fit_scaling(dataset, normalize_observations)
     spread = float(np.std(discounted_returns(dataset, discount))) if scale_rewards else 1.0
     reward_scale = spread if spread > 1e-8 else 1.0
@@ -127,6 +131,9 @@ def prepare(
     horizon = target_horizon(dataset.n_steps, td_steps, td_lambda)
     transitions = transition_table(dataset, sub_tasks, scaling, discount, horizon, reward_scale)
     monte_carlo = transition_table(dataset, sub_tasks, scaling, discount, None, reward_scale)
+    if outcomes is not None:
+        column = jnp.asarray(outcomes, jnp.float32)
+        transitions, monte_carlo = transitions._replace(reward=column), monte_carlo._replace(reward=column)
     spec = Spec(dataset.observation_size, dataset.action_size, len(sub_tasks))
     return Prepared(
         spec=spec,

@@ -32,6 +32,9 @@ DIAGNOSTIC_CURVES = {
     "gap": ("Gap of the constraint", "f(unseen z) − f(z of a sub-task)"),
     "multiplier": ("Multiplier λ", "λ"),
     "embedding_spread": ("Spread of the embeddings", "standard deviation of the z_n"),
+    "target_reaction": ("What the target changes", "action at it less at a poor one, in spreads of the data's"),
+    "improvement": ("Improvement on the behaviour, by Q", "Q(s, π(s)) − Q(s, β(s)), rewards scaled"),
+    "policy_kl": ("Divergence from the behaviour", "KL(π ‖ β) per action dimension, nats"),
     "distillation_r2": ("The student against adaptation", "R² of its actions"),
     "top_sub_task_share": ("States where f prefers the top sub-task", "share"),
 }

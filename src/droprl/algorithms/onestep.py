@@ -1,0 +1,257 @@
+"""Onestep (Brandfonbrener, Whitney, Ranganath and Bruna, "Offline RL Without Off-Policy Evaluation", NeurIPS 2021).
+
+The behaviour β is cloned, its value Q^β is learned by SARSA from the data's own actions, and one policy π is improved
+against that Q. The authors do so in three phases (5·10⁵, 2·10⁶ and 10⁵ updates). Here all three learn in every update:
+how long a training will be is not known to an algorithm, and the order is not what matters but who learns from whom.
+Nothing of π reaches Q or β, so both are exactly what they would be without it, and once they stand still π has the
+authors' objective. Until then it follows them; it begins where β does, and the regularisation keeps it near.
+The defaults are those of the paper and its released configuration; where not, the field says so.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple, Self
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import Array
+
+from droprl.adapt import FixedPolicy
+from droprl.algorithms.averaging import averaged_networks
+from droprl.algorithms.diagnostics import Check, onestep_checks
+from droprl.algorithms.protocol import Metrics
+from droprl.algorithms.scoring import calibration, td_error
+from droprl.data.dataset import Dataset
+from droprl.data.transitions import Batch, Prepared, Probe, Spec, prepare
+from droprl.errors import require
+from droprl.networks import AnyScoreModel, BehaviorPolicy, ScoreEnsemble, ScoreModel, score_of_behavior
+
+NO_EMBEDDING = (0,)
+
+
+class OnestepNetworks(eqx.Module):
+    """What gradient descent changes."""
+
+    behavior_policy: BehaviorPolicy  # β
+    score_model: AnyScoreModel  # Q^β: f without an embedding
+    improved_policy: BehaviorPolicy  # π
+
+
+class OnestepState(NamedTuple):
+    networks: OnestepNetworks
+    averaged: OnestepNetworks  # moves slowly after them: its Q is the target network, and its π acts
+    optimizer: optax.OptState
+
+
+@dataclass(frozen=True)
+class Onestep:
+    """One step of policy improvement: the best policy near the behaviour, by the behaviour's own Q."""
+
+    name: ClassVar[str] = "onestep"
+    adaptation: ClassVar[None] = None
+
+    improvement: Literal["reverse-kl", "exponential"] = "reverse-kl"
+    """reverse-kl ascends Q at the policy's own actions, less its divergence from β; exponential imitates the
+    data's actions, weighted by the exponential of their advantage."""
+    kl_weight: float = 0.03
+    """α of reverse-kl: Q(s, a ~ π) − α · KL(π ‖ β). In the unit of Q, standard deviations of the discounted returns
+    where rewards are scaled. The authors have it in raw rewards (released: 1). A guess from a look at two datasets with
+    one seed each: 0.1 hardly moved the policy, 0.01 earned more on one of them; 0.003, tried on the other, left
+    the data and earned little."""
+    temperature: float = 0.1
+    """τ of exponential: an action's weight is exp(A / τ), in the unit of Q as well. The authors multiply by an inverse,
+    in raw rewards (released: 0.01). Guessed likewise: 0.03 earned more on one of them, far less on the other."""
+    weight_max: float = 100.0
+    """The cap on those weights."""
+    value_samples: int = 10
+    """Actions of β whose mean Q is V(s) in the advantage A = Q(s, a) − V(s)."""
+
+    width: int = 1024
+    """Units of each hidden layer of β, Q and π."""
+    depth: int = 2
+    """Their hidden layers."""
+    score_models: int = 1
+    """Q networks; with several, the lowest counts."""
+    score_layer_norm: bool = True
+    """LayerNorm in Q. The authors have none; without it DROP's f diverged for some seeds."""
+    sample_actions: bool = False
+    """Draw actions from π at test time instead of taking its mean, which is what the authors play."""
+
+    discount: float = 0.99
+    """γ."""
+    td_steps: int = 20
+    """Rewards summed before bootstrapping. The authors take 1, which needs their 2·10⁶ updates; several steps bring in
+    no other policy, because Q is the value of the one that took them."""
+    scale_rewards: bool = True
+    """Divide rewards by the standard deviation of discounted returns, so that α and τ mean the same on any task. The
+    authors do not."""
+    normalize_observations: bool = True
+    """Shift and scale observations to zero mean and unit variance. The authors do not."""
+    target_rate: float = 0.005
+    """How fast the averaged networks follow. The authors average Q alone, for its targets, in every second update."""
+
+    learning_rate: float = 1e-4
+    """Adam's learning rate, the same for all networks."""
+    batch_size: int = 512
+    """Steps of the data an update."""
+
+    def __post_init__(self) -> None:
+        require(self, "at least 1", "width", "depth", "score_models", "value_samples", "td_steps", "batch_size")
+        require(self, "at least 0", "kl_weight")
+        require(self, "above 0", "temperature", "weight_max", "learning_rate")
+        require(self, "above 0 and at most 1", "discount", "target_rate")
+
+    @classmethod
+    def small(cls) -> Self:
+        return cls(width=128, batch_size=256, learning_rate=1e-3)
+
+    # --- the data it learns from ---
+
+    def resolve(self, dataset: Dataset) -> Self:
+        return self
+
+    def prepare(self, dataset: Dataset) -> Prepared:
+        return prepare(
+            dataset,
+            [np.arange(dataset.n_episodes)],
+            discount=self.discount,
+            td_steps=self.td_steps,
+            normalize_observations=self.normalize_observations,
+            scale_rewards=self.scale_rewards,
+        )
+
+    # --- networks ---
+
+    def init(self, key: Array, spec: Spec) -> OnestepState:
+        policy_key, score_key = jax.random.split(key)
+        sizes, depths = (spec.observation_size, spec.action_size, 0, self.width), (1, self.depth - 1)
+        policy = BehaviorPolicy(*sizes, depths, "gaussian", policy_key)
+        scores = [ScoreModel(*sizes, depths, self.score_layer_norm, k) for k in self._score_keys(score_key)]
+        score_model = scores[0] if len(scores) == 1 else ScoreEnsemble(scores)
+        networks = OnestepNetworks(policy, score_model, policy)
+        return OnestepState(networks, networks, self._optimizer().init(networks))
+
+    def _score_keys(self, key: Array) -> list[Array]:
+        return [jax.random.fold_in(key, i) for i in range(self.score_models)]
+
+    def policy(self, state: OnestepState) -> FixedPolicy:
+        return FixedPolicy(state.averaged.improved_policy, jnp.zeros(NO_EMBEDDING), self.sample_actions)
+
+    # --- losses, each for one step of the data; β and Q are given, π is what learns ---
+
+    def reverse_kl_loss(
+        self, policy: BehaviorPolicy, beta: BehaviorPolicy, score_model: AnyScoreModel, step: Batch, key: Array
+    ) -> Array:
+        """−Q(s, a ~ π) + α · KL(π ‖ β)."""
+        nothing = jnp.zeros(NO_EMBEDDING)
+        action = policy.sample(policy.encode(step.observation), nothing, key)
+        divergence = kl_of_policies(policy, beta, step.observation)
+        return self.kl_weight * divergence - score_model(step.observation, action, nothing)
+
+    def exponential_loss(
+        self, policy: BehaviorPolicy, beta: BehaviorPolicy, score_model: AnyScoreModel, step: Batch, key: Array
+    ) -> Array:
+        """−min(exp(A(s, a) / τ), cap) · log π(a|s), at the data's action; per action dimension, as cloning is."""
+        weight = jnp.exp(self.log_weight(beta, score_model, step, key))
+        return weight * policy.clone_loss(step.observation, step.action, jnp.zeros(NO_EMBEDDING))
+
+    def log_weight(self, beta: BehaviorPolicy, score_model: AnyScoreModel, step: Batch, key: Array) -> Array:
+        """A / τ, at most the logarithm of the cap: clipped before it could overflow."""
+        nothing = jnp.zeros(NO_EMBEDDING)
+        encoded = beta.encode(step.observation)
+
+        def score_of_sample(key: Array) -> Array:
+            return score_model(step.observation, beta.sample(encoded, nothing, key), nothing)
+
+        value = jnp.mean(jax.vmap(score_of_sample)(jax.random.split(key, self.value_samples)))
+        advantage = score_model(step.observation, step.action, nothing) - value
+        return jnp.minimum(advantage / self.temperature, math.log(self.weight_max))
+
+    # --- of a batch ---
+
+    def loss(
+        self, networks: OnestepNetworks, averaged: OnestepNetworks, batch: Batch, key: Array
+    ) -> tuple[Array, Metrics]:
+        """Cloning moves β, TD moves Q, the improvement moves π. Q and β are averages wherever another learns from them:
+        no gradient, and nothing of π, can reach them."""
+        nothing = jnp.zeros(NO_EMBEDDING)
+        clone = jnp.mean(
+            jax.vmap(networks.behavior_policy.clone_loss, (0, 0, None))(batch.observation, batch.action, nothing)
+        )
+
+        errors, scores = jax.vmap(td_error, (None, None, None, None, 0))(
+            networks.score_model, averaged.score_model, averaged.behavior_policy, nothing, batch
+        )
+        squared = jnp.sum(errors**2, axis=1)
+        td = jnp.sum(batch.has_target * squared) / jnp.maximum(jnp.sum(batch.has_target), 1.0)
+
+        improve = self.reverse_kl_loss if self.improvement == "reverse-kl" else self.exponential_loss
+        improvement = jnp.mean(
+            jax.vmap(improve, (None, None, None, 0, 0))(
+                networks.improved_policy,
+                averaged.behavior_policy,
+                averaged.score_model,
+                batch,
+                jax.random.split(key, len(batch.reward)),
+            )
+        )
+        metrics = {"clone_loss": clone, "td_loss": td, "score_mean": jnp.mean(scores), "objective": -improvement}
+        return clone + td + improvement, metrics
+
+    def update(self, state: OnestepState, batch: Batch, key: Array) -> tuple[OnestepState, Metrics]:
+        """One Adam for all: it treats every weight by itself, so that three would do the same."""
+        gradient, metrics = jax.grad(self.loss, has_aux=True)(state.networks, state.averaged, batch, key)
+        step, optimizer = self._optimizer().update(gradient, state.optimizer)
+        networks = optax.apply_updates(state.networks, step)
+        average = averaged_networks(state.averaged, networks, self.target_rate, optimizer)
+        return OnestepState(networks, average, optimizer), metrics
+
+    def _optimizer(self) -> optax.GradientTransformation:
+        return optax.adam(self.learning_rate)
+
+    # --- is it working? ---
+
+    def diagnose(self, state: OnestepState, probe: Probe) -> Metrics:
+        networks, batch = state.averaged, probe.batch
+        beta, score_model, policy = networks.behavior_policy, networks.score_model, networks.improved_policy
+        nothing = jnp.zeros(NO_EMBEDDING)
+
+        def gain(observation: Array) -> Array:
+            better, usual = (
+                score_of_behavior(score_model, p, observation, p.encode(observation), nothing) for p in (policy, beta)
+            )
+            return better - usual
+
+        divergence = jax.vmap(kl_of_policies, (None, None, 0))(policy, beta, batch.observation)
+        found = {
+            "probe_clone_loss": jnp.mean(
+                jax.vmap(beta.clone_loss, (0, 0, None))(batch.observation, batch.action, nothing)
+            ),
+            **calibration(score_model, beta, jnp.zeros((len(batch.reward), 0)), batch),
+            "improvement": jnp.mean(jax.vmap(gain)(batch.observation)),
+            "policy_kl": jnp.mean(divergence) / batch.action.shape[1],
+        }
+        if self.improvement == "exponential":
+            keys = jax.random.split(jax.random.key(0), len(batch.reward))
+            log_weights = jax.vmap(self.log_weight, (None, None, 0, 0))(beta, score_model, batch, keys)
+            found["clipped_share"] = jnp.mean(log_weights >= math.log(self.weight_max))
+        return found
+
+    def checks(self, metrics: dict[str, float]) -> list[Check]:
+        return onestep_checks(metrics)
+
+
+def kl_of_policies(policy: BehaviorPolicy, beta: BehaviorPolicy, observation: Array) -> Array:
+    """KL(π ‖ β) at a state, in nats: exact, for the Gaussians before actions are clipped to their bounds. The authors
+    have truncated Gaussians, for which they estimate it from ten samples."""
+    nothing = jnp.zeros(NO_EMBEDDING)
+    mean, log_std = policy.distribution(policy.encode(observation), nothing)
+    base, base_log_std = beta.distribution(beta.encode(observation), nothing)
+    ratio = jnp.exp(2 * (log_std - base_log_std))
+    squared_shift = ((mean - base) * jnp.exp(-base_log_std)) ** 2
+    return 0.5 * jnp.sum(ratio + squared_shift - 1.0) + jnp.sum(base_log_std - log_std)
