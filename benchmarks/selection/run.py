@@ -21,7 +21,7 @@ from droprl.train.storage import write_json
 N_SUB_TASKS = (5, 10, 20, 50, 100)
 ASCENT_STEPS = (0, 10)
 BUDGET = 40  # episodes, all together, of the paper's way
-TRUE_EPISODES = 20  # of each seed
+TRUE_EPISODES = 10  # of each seed
 
 
 def main() -> None:
