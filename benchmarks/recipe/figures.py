@@ -213,9 +213,9 @@ RULES_SHOWN = ("first", "best", "grad", "best-ada", "grad-ada")
 FIGURES = {
     "aggregate": Figure(
         draw_aggregate,
-        "main",
+        "paper_size",
         "What each rule earns",
-        ("bc", "fbc", "rank", "behavior"),
+        ("bc", "fbc", "rank"),
         ("bc", "fbc", *RULES_SHOWN),
         LOCOMOTION,
     ),

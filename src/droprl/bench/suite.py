@@ -26,12 +26,14 @@ class Method:
     name: str
     algo: str
     settings: dict[str, Any] = field(default_factory=dict)
+    sizes: dict[str, Any] = field(default_factory=dict)  # the suite's [sizes], of all its methods
 
     def algorithm(self, preset: Literal["paper", "small"], where: str) -> Algorithm:
+        """The small preset takes the place of the suite's own sizes."""
         if self.algo not in ALGORITHMS:
             raise DropError(f"{where}: method {self.name}: there is no algorithm {self.algo!r}")
         kind = ALGORITHMS[self.algo]
-        settings = algorithm_to_dict(kind.small() if preset == "small" else kind())
+        settings = algorithm_to_dict(kind.small()) if preset == "small" else algorithm_to_dict(kind()) | self.sizes
         return algorithm_from_dict(
             settings | self.settings, f"{where}: method {self.name}", remedy="change this setting"
         )
@@ -94,14 +96,14 @@ def load_suite(name: str | Path) -> Suite:
 
 
 def _suite(name: str, content: dict[str, Any], where: str) -> Suite:
-    unknown = set(content) - {f.name for f in fields(Suite)} - {"settings"} | {"name"} & set(content)
+    unknown = set(content) - {f.name for f in fields(Suite)} - {"sizes"} | {"name"} & set(content)
     missing = {"title", "tasks", "methods", "figure", "steps", "seeds", "episodes"} - set(content)
     if unknown or missing:
         said = f"has no {', '.join(sorted(missing))}" if missing else f"knows no {', '.join(sorted(unknown))}"
         raise DropError(f"{where}: a suite {said}")
-    shared = content.get("settings", {})
+    sizes = dict(content.get("sizes", {}))
     methods = tuple(
-        Method(m, str(given.get("algo", "drop")), shared | {k: v for k, v in given.items() if k != "algo"})
+        Method(m, str(given.get("algo", "drop")), {k: v for k, v in given.items() if k != "algo"}, sizes)
         for m, given in content["methods"].items()
     )
     plays = {p: dict(given) for p, given in content.get("plays", {}).items()}

@@ -16,6 +16,7 @@ from rich.table import Table
 from droprl.bench import Bench, load_suite, run_suite
 from droprl.bench.figure import suite_figure
 from droprl.cli.options import parse, use_compilation_cache
+from droprl.evaluation.statistics import aggregate_iqm
 from droprl.train.storage import write_bytes
 
 SuiteName = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="SUITE")]
@@ -41,6 +42,8 @@ class BenchOptions:
     """Other than the suite's."""
     episodes: int | None = None
     """Other than the suite's."""
+    draw: bool = False
+    """Run nothing: the table and the figure of what is in OUT."""
 
 
 def bench(words: list[str]) -> None:
@@ -52,6 +55,18 @@ def bench(words: list[str]) -> None:
     changes = {"tasks": options.tasks, "seeds": options.seeds, "steps": options.steps, "episodes": options.episodes}
     suite = load_suite(options.suite).changed(**changes)
     made = Bench(suite, options.out or Path("bench") / suite.name, options.data, options.preset)
+    if not options.draw:
+        _run(made)
+    write_bytes(made.out / "figure.svg", suite_figure(made).encode())
+    console = Console()
+    if suite.plays or suite.episodes:
+        console.print(score_table(made))
+    if suite.claim:
+        console.print(f"The paper: {suite.claim}", highlight=False, soft_wrap=True)
+    console.print(f"{made.out / 'figure.svg'} is written", highlight=False, soft_wrap=True)
+
+
+def _run(made: Bench) -> None:
     states: dict[tuple[str, str], str] = {}
     with Live(_progress(made, states), console=Console(stderr=True), transient=True) as live:
 
@@ -60,15 +75,6 @@ def bench(words: list[str]) -> None:
             live.update(_progress(made, states))
 
         run_suite(made, say)
-    write_bytes(made.out / "figure.svg", suite_figure(made).encode())
-    console = Console()
-    if suite.plays or suite.episodes:
-        console.print(score_table(made))
-    if suite.claim:
-        console.print(f"The paper: {suite.claim}", highlight=False, soft_wrap=True)
-    console.print(
-        f"{made.out / 'figure.svg'} and {made.out / 'episodes.csv'} are written", highlight=False, soft_wrap=True
-    )
 
 
 def _list() -> None:
@@ -92,13 +98,18 @@ def _progress(made: Bench, states: dict[tuple[str, str], str]) -> Table:
 
 
 def score_table(made: Bench) -> Table:
-    """A row a method and play, a column a task: the mean over seeds, and their standard deviation."""
+    """A row a method and play, a column a task (mean over seeds, their standard deviation), and the IQM over all."""
     table = Table(title=made.suite.title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-    for heading in ("method", "play", *made.suite.tasks):
+    for heading in ("method", "play", *made.suite.tasks, "IQM, 95 % interval"):
         table.add_column(heading, justify="left" if heading in ("method", "play") else "right", no_wrap=True)
     for method in made.suite.methods:
         for play in made.suite.plays_of(method):
             found = [made.scores(task, method, play) for task in made.suite.tasks]
             cells = ["–" if s is None else f"{np.mean(s):.1f} ± {np.std(s):.1f}" for s in found]
-            table.add_row(method.name, "–" if play == method.name else play, *cells)
+            whole = [s for s in found if s is not None]
+            over_all = "–"
+            if len(whole) == len(found):
+                iqm = aggregate_iqm(whole)
+                over_all = f"{iqm.value:.1f} [{iqm.low:.1f}, {iqm.high:.1f}]"
+            table.add_row(method.name, "–" if play == method.name else play, *cells, over_all)
     return table
