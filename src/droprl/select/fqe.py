@@ -17,7 +17,7 @@ import numpy as np
 import optax
 from jax import Array
 
-from droprl.adapt import Policy
+from droprl.adapt import HearsRewards, Policy
 from droprl.data.dataset import Dataset
 from droprl.data.returns import discounted_returns
 from droprl.data.transitions import transition_table
@@ -101,6 +101,8 @@ def _actions_of(policy: LoadedPolicy, observations: Array, firsts: Array) -> Arr
     adaptation = policy.algorithm.adaptation
     if adaptation is not None and adaptation.reinference_interval > 1:
         raise DropError("what a policy does must follow from the state: set reinference_interval to 1")
+    if isinstance(policy.start(1), HearsRewards):
+        raise DropError(f"what a policy does must follow from the state: {policy.algorithm.name} goes by its past")
 
     @eqx.filter_jit
     def act(inner: Policy, first: Array, observation: Array) -> Array:
