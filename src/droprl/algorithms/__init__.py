@@ -1,9 +1,11 @@
 """The algorithms by name. Each is one file: its config, its losses, its update."""
 
 from droprl.algorithms.bc import BC, FBC
+from droprl.algorithms.coms import COMs
 from droprl.algorithms.cvae import DropCVAE
 from droprl.algorithms.ddrop import DDROP
 from droprl.algorithms.drop import DROP
+from droprl.algorithms.dt import DT
 from droprl.algorithms.protocol import Algorithm
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
@@ -12,6 +14,8 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "ddrop": DDROP,
     "bc": BC,
     "fbc": FBC,
+    "dt": DT,
+    "coms": COMs,
 }
 
-__all__ = ["ALGORITHMS", "BC", "DDROP", "DROP", "FBC", "Algorithm", "DropCVAE"]
+__all__ = ["ALGORITHMS", "BC", "DDROP", "DROP", "DT", "FBC", "Algorithm", "COMs", "DropCVAE"]
