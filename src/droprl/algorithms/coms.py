@@ -107,7 +107,7 @@ class COMs:
 
     @classmethod
     def small(cls) -> Self:
-        return cls(n_policies=10, score_width=128, adversarial_steps=20, batch_size=256)
+        return cls(n_policies=10, score_width=128, batch_size=256)
 
     # --- the data it learns from ---
 
