@@ -17,7 +17,7 @@ UNDISTILLED = 0.8
 EMPTY_LATENT = 0.1  # nats
 # Those of the baselines rest on a run or two: what they warn of is certain, where it begins is not.
 DEAF_COST = 0.02  # how much worse the transformer must be with another window's return, as a share of its loss
-FAR_DESIGN = 0.2  # how far a design's actions may be from those it started from, in half-ranges: 0.11 played, 0.3 fell
+FAR_DESIGN = 0.2  # how far a design's actions may be from those it started from, in half-ranges: 0.11 played, 0.22 fell
 
 
 def r_squared(errors: Array, targets: Array, weights: Array) -> Array:
