@@ -39,7 +39,7 @@ def plain(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Bench:
 
 
 def weights(bench: Bench) -> dict[str, bytes]:
-    found = {}
+    found: dict[str, bytes] = {}
     for task in bench.suite.tasks:
         for method in bench.suite.methods:
             last = Run(bench.run_path(task, method)).checkpoint().path
