@@ -212,3 +212,11 @@ def test_a_task_without_a_file_is_named(data: Path) -> None:
     with pytest.raises(DropError, match="there is no suite 'nothing'"):
         load_suite("nothing")
     assert find_task_data("hopper-medium+hopper-random", data).n_episodes == 40
+
+
+def test_medium_expert_is_its_own_file_or_the_two_joined(data: Path, tmp_path: Path) -> None:
+    for name in ("medium", "expert"):
+        shutil.copy(data / "hopper-medium.hdf5", tmp_path / f"hopper-{name}.hdf5")
+    assert find_task_data("hopper-medium-expert", tmp_path).n_episodes == 40
+    shutil.copy(data / "hopper-medium.hdf5", tmp_path / "hopper-medium-expert.hdf5")
+    assert find_task_data("hopper-medium-expert", tmp_path).n_episodes == 20

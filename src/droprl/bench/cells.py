@@ -6,6 +6,7 @@ killed goes on where its last checkpoint is, to the same bytes.
 
 from __future__ import annotations
 
+import re
 import resource
 import sys
 import time
@@ -78,10 +79,14 @@ def state_of(bench: Bench, cell: Cell) -> str:
 
 
 def find_task_data(task: str, data: Path | None) -> Dataset:
-    """FOLDER/TASK.hdf5, each part of it where several are joined with +; a maze that is not there is made."""
-    files = [data / f"{part}.hdf5" for part in task.split("+")] if data is not None else []
-    if files and all(file.exists() for file in files):
-        return load_dataset("+".join(map(str, files)))
+    """FOLDER/TASK.hdf5, each part of it where several are joined with +; a maze that is not there is made.
+
+    Where X-medium-expert has no file of its own, X-medium and X-expert are joined.
+    """
+    for name in (task, re.sub(r"^(\w+)-medium-expert$", r"\1-medium+\1-expert", task)):
+        files = [data / f"{part}.hdf5" for part in name.split("+")] if data is not None else []
+        if files and all(file.exists() for file in files):
+            return load_dataset("+".join(map(str, files)))
     if task.startswith("maze2d-"):
         return make_maze_dataset(task, MAZE_STEPS, seed=0)
     if Path(task).exists() or "/" in task:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from importlib import resources
 from pathlib import Path
@@ -73,6 +74,13 @@ class Suite:
     def changed(self, **changes: Any) -> Suite:
         """With other tasks or sizes; None leaves one as it is."""
         return replace(self, **{name: value for name, value in changes.items() if value is not None})
+
+    def only(self, names: Sequence[str]) -> Suite:
+        """With these methods alone."""
+        known = [method.name for method in self.methods]
+        if odd := [name for name in names if name not in known]:
+            raise DropError(f"{self.name}: has no method {', '.join(odd)}: choose from {', '.join(known)}")
+        return replace(self, methods=tuple(m for m in self.methods if m.name in names))
 
     def plays_of(self, method: Method) -> dict[str, dict[str, Any]]:
         adapts = self.plays and ALGORITHMS[method.algo]().adaptation is not None

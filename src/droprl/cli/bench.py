@@ -36,6 +36,8 @@ class BenchOptions:
     """The folder with TASK.hdf5 for each task; mazes are made on the spot."""
     tasks: tuple[str, ...] | None = None
     """Other tasks than the suite's."""
+    methods: tuple[str, ...] | None = None
+    """Only these of the suite's methods."""
     preset: Literal["paper", "small"] = "paper"
     """paper: the paper's sizes. small: for CPUs."""
     seeds: int | None = None
@@ -67,6 +69,7 @@ def bench(words: list[str]) -> None:
     options = parse(BenchOptions, "bench", words)
     changes = {"tasks": options.tasks, "seeds": options.seeds, "steps": options.steps, "episodes": options.episodes}
     suite = load_suite(options.suite).changed(**changes)
+    suite = suite if options.methods is None else suite.only(options.methods)
     made = Bench(suite, options.out or Path("bench") / suite.name, options.data, options.preset)
     if not options.draw:
         runner: InProcesses | OnRay = InProcesses(options.workers)

@@ -22,9 +22,11 @@ def make_env(env_id: str, **options: Any) -> gymnasium.Env[Any, Any]:
     with _quiet():
         try:
             if env_id.startswith("droprl/"):
+                from droprl.data.antmaze import register_antmazes
                 from droprl.data.maze import register_mazes
 
                 register_mazes()
+                register_antmazes()
             elif _is_robotics(env_id):
                 import gymnasium_robotics
 

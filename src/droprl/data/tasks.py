@@ -110,7 +110,15 @@ def _unlisted(n_episodes: int, reason: str) -> SubTaskPreset:
 
 
 # Minari's `mujoco/…` datasets were recorded in Gymnasium's v5 tasks; D4RL's came from what is v4 today.
-_MINARI_ENVS = {"HalfCheetah-v4": "HalfCheetah-v5", "Hopper-v4": "Hopper-v5", "Walker2d-v4": "Walker2d-v5"}
+# Its AntMazes were recorded in Gymnasium's own, which observe a dictionary.
+_MINARI_ENVS = {
+    "HalfCheetah-v4": "HalfCheetah-v5",
+    "Hopper-v4": "Hopper-v5",
+    "Walker2d-v4": "Walker2d-v5",
+    "droprl/antmaze-umaze-v0": "AntMaze_UMaze-v4",
+    "droprl/antmaze-medium-v0": "AntMaze_Medium-v4",
+    "droprl/antmaze-large-v0": "AntMaze_Large-v4",
+}
 
 
 def _parse(name: str) -> tuple[str, str | None, bool]:
