@@ -16,7 +16,7 @@ from rich.table import Table
 from droprl.bench import Bench, load_suite, run_suite
 from droprl.bench.figure import suite_figure
 from droprl.cli.options import parse, use_compilation_cache
-from droprl.evaluation.statistics import aggregate_iqm
+from droprl.evaluation.statistics import aggregate
 from droprl.train.storage import write_bytes
 
 SuiteName = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="SUITE")]
@@ -109,7 +109,7 @@ def score_table(made: Bench) -> Table:
             whole = [s for s in found if s is not None]
             over_all = "–"
             if len(whole) == len(found):
-                iqm = aggregate_iqm(whole)
+                iqm = aggregate(whole, "iqm")
                 over_all = f"{iqm.value:.1f} [{iqm.low:.1f}, {iqm.high:.1f}]"
             table.add_row(method.name, "–" if play == method.name else play, *cells, over_all)
     return table
