@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from droprl.bench.runner import Bench
+from droprl.bench.results import Bench
 from droprl.bench.suite import Method
 from droprl.errors import DropError
 from droprl.evaluation.statistics import aggregate, standard_error
