@@ -184,6 +184,25 @@ def test_the_command_of_the_docs_runs_on_a_stand_in(
     assert not (tmp_path / "out" / "plays").exists()  # this one looks at the losses alone
 
 
+def test_the_command_prints_scores_and_aggregates_and_writes_all_tables(
+    bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    suite = bench.out.parent / "tiny.toml"
+    main(["bench", str(suite), "--out", str(bench.out), "--draw"])
+    said = capsys.readouterr().out
+    assert "A small suite: score, last checkpoint" in said
+    assert "A small suite: over all tasks, last checkpoint" in said
+    assert "probability of improvement" not in said  # in a file only: it is wide
+    rows = list(csv.DictReader((bench.out / "tables" / "scores-last.csv").open(encoding="utf-8")))
+    assert [row["task"] for row in rows] == ["hopper-medium", "hopper-random", "IQM"]
+    scores = bench.scores("hopper-random", bench.suite.methods[1], "BC")
+    assert scores is not None
+    assert float(rows[1]["BC"]) == pytest.approx(scores.mean())
+    costs = list(csv.DictReader((bench.out / "tables" / "costs.csv").open(encoding="utf-8")))
+    assert len(costs) == 6
+    assert all(float(row["training, s"]) > 0 for row in costs)
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [

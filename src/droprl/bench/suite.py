@@ -97,6 +97,11 @@ def suite_from_json(content: Any, where: str) -> Suite:
         raise DropError(f"{where}: is not a suite: run the suite again") from error
 
 
+def label(method: Method, play: str) -> str:
+    """What a method is called when it is played so."""
+    return method.name if play == method.name else f"{method.name} · {play}"
+
+
 def load_suite(name: str | Path) -> Suite:
     """A ready-made suite by its name, or one in a file of your own."""
     path = Path(name)

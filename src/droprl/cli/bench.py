@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-import numpy as np
 import tyro
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -16,8 +15,8 @@ from rich.table import Table
 from droprl.bench import Bench, InProcesses, OnRay, load_suite, run_suite
 from droprl.bench.cells import Cell, state_of
 from droprl.bench.figure import suite_figure
+from droprl.bench.tables import write_tables
 from droprl.cli.options import parse, use_compilation_cache
-from droprl.evaluation.statistics import aggregate_iqm
 from droprl.train.storage import write_bytes
 
 HERE = "local"  # --ray without an address
@@ -26,12 +25,12 @@ SuiteName = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="SUITE")]
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """Run a suite: train and play what is missing, then the table and the figure. The same command goes on."""
+    """Run a suite: train and play what is missing, then the tables and the figure. The same command goes on."""
 
     suite: SuiteName
     """A ready-made suite (`drop bench list` names them) or a .toml file of your own."""
     out: Path | None = None
-    """Where runs, plays, episodes.csv and figure.svg go; by default bench/SUITE."""
+    """Where runs, plays, episodes.csv, tables and figure.svg go; by default bench/SUITE."""
     data: Path | None = None
     """The folder with TASK.hdf5 for each task; mazes are made on the spot."""
     tasks: tuple[str, ...] | None = None
@@ -56,7 +55,7 @@ class BenchOptions:
     gpus: float = 0.0
     """Likewise; a part of a GPU will do."""
     draw: bool = False
-    """Run nothing: the table and the figure of what is in OUT."""
+    """Run nothing: the tables and the figure of what is in OUT."""
 
 
 def bench(words: list[str]) -> None:
@@ -79,8 +78,9 @@ def bench(words: list[str]) -> None:
             run_suite(made, runner)
     write_bytes(made.out / "figure.svg", suite_figure(made).encode())
     console = Console()
-    if suite.plays or suite.episodes:
-        console.print(score_table(made))
+    for name, table in write_tables(made).items():
+        if name.startswith(("scores", "aggregates")):
+            console.print(table.to_rich())
     if suite.claim:
         console.print(f"The paper: {suite.claim}", highlight=False, soft_wrap=True)
     console.print(f"{made.out / 'figure.svg'} is written", highlight=False, soft_wrap=True)
@@ -104,22 +104,4 @@ def progress_table(made: Bench) -> Table:
         table.add_column(heading, no_wrap=True)
     for task in made.suite.tasks:
         table.add_row(task, *(state_of(made, Cell(task, m)) for m in made.suite.methods))
-    return table
-
-
-def score_table(made: Bench) -> Table:
-    """A row a method and play, a column a task (mean over seeds, their standard deviation), and the IQM over all."""
-    table = Table(title=made.suite.title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-    for heading in ("method", "play", *made.suite.tasks, "IQM, 95 % interval"):
-        table.add_column(heading, justify="left" if heading in ("method", "play") else "right", no_wrap=True)
-    for method in made.suite.methods:
-        for play in made.suite.plays_of(method):
-            found = [made.scores(task, method, play) for task in made.suite.tasks]
-            cells = ["–" if s is None else f"{np.mean(s):.1f} ± {np.std(s):.1f}" for s in found]
-            whole = [s for s in found if s is not None]
-            over_all = "–"
-            if len(whole) == len(found):
-                iqm = aggregate_iqm(whole)
-                over_all = f"{iqm.value:.1f} [{iqm.low:.1f}, {iqm.high:.1f}]"
-            table.add_row(method.name, "–" if play == method.name else play, *cells, over_all)
     return table

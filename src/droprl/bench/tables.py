@@ -1,0 +1,200 @@
+"""The tables of a suite, from what was played: scores, aggregates, who beats whom, and what it cost.
+
+Scores are of the last checkpoint and, where the evaluations hold as many, of the mean of the last six. There is no
+"best checkpoint": nobody knows it without playing, and playing to know it costs episodes (droprl.bench.budget).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import numpy as np
+
+from droprl.bench.results import Bench
+from droprl.bench.suite import label
+from droprl.evaluation.statistics import EXPERT, Aggregate, aggregate, pairwise_improvement, standard_error
+from droprl.report.table import Cell, Number, Table, best_in_bold
+from droprl.train.checkpoints import KEEP
+from droprl.train.storage import read_json, write_bytes
+
+WHEN = {1: "last checkpoint", KEEP: f"mean of the last {KEEP} checkpoints"}
+NAMES: dict[Aggregate, str] = {
+    "iqm": "IQM",
+    "median": "median",
+    "mean": "mean",
+    "optimality_gap": f"optimality gap to {EXPERT:g}",
+}
+BOLD = "Bold: the best, and all whose range overlaps with that of the best."
+COSTS = {"train_seconds": "training, s", "updates_per_second": "updates a second", "peak_memory_mb": "peak memory, MB"}
+
+
+def runs_of(evaluation: Mapping[str, Any], checkpoints: int = 1) -> np.ndarray | None:
+    """A score a seed, the mean over the episodes of its last checkpoints; None where fewer were played."""
+    of_seed: dict[int, dict[int, float]] = {}
+    for result in evaluation["results"]:
+        of_seed.setdefault(result["seed"], {})[result["step"]] = float(np.mean(result["scores"] or result["returns"]))
+    if any(len(of) < checkpoints for of in of_seed.values()):
+        return None
+    return np.array([np.mean([of[s] for s in sorted(of)[-checkpoints:]]) for _, of in sorted(of_seed.items())])
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What every method and play earned on every task, by the last or by several last checkpoints."""
+
+    title: str
+    tasks: tuple[str, ...]
+    when: str
+    runs: dict[str, dict[str, np.ndarray]]  # by method and play, then by task; a value a seed
+    unscored: frozenset[str]  # tasks without reference scores: their runs are returns
+
+    @property
+    def unequal(self) -> bool:
+        return any(len({len(of) for of in tasks.values()}) > 1 for tasks in self.runs.values())
+
+    def whole(self, name: str) -> list[np.ndarray] | None:
+        """The runs on every task whose scores can be put together, equally many each; None where one is missing."""
+        tasks = [task for task in self.tasks if task not in self.unscored]
+        found = [self.runs[name][task] for task in tasks if task in self.runs[name]]
+        fewest = min((len(runs) for runs in found), default=0)
+        return [runs[:fewest] for runs in found] if found and len(found) == len(tasks) else None
+
+
+def load_scores(bench: Bench, checkpoints: int = 1) -> Scores:
+    suite, runs, unscored = bench.suite, {}, set()
+    for method in suite.methods:
+        for play in suite.plays_of(method):
+            of_task = {}
+            for task in suite.tasks:
+                played = bench.evaluation(task, method, play)
+                found = None if played is None else runs_of(played, checkpoints)
+                if played is not None and found is not None:
+                    of_task[task] = found
+                    unscored |= {task} if any(result["scores"] is None for result in played["results"]) else set()
+            if of_task:
+                runs[label(method, play)] = of_task
+    when = WHEN.get(checkpoints, f"mean of the last {checkpoints} checkpoints")
+    return Scores(suite.title, suite.tasks, when, runs, frozenset(unscored))
+
+
+def score_table(scores: Scores) -> Table:
+    """Tasks × methods and plays, the longer side down the page; the IQM over all tasks at the end."""
+    names = {task: f"{task} (return)" if task in scores.unscored else task for task in scores.tasks}
+    lines: list[tuple[Cell, ...]] = [
+        (names[task], *best_in_bold([_mean(of.get(task)) for of in scores.runs.values()])) for task in scores.tasks
+    ]
+    lines.append(("IQM", *best_in_bold([_aggregate(scores, name, "iqm") for name in scores.runs])))
+    columns: tuple[str, ...] = ("task", *scores.runs)
+    upright = len(scores.runs) <= len(lines)
+    if not upright:
+        columns, lines = (
+            ("method", *names.values(), "IQM"),
+            list(zip(scores.runs, *(of[1:] for of in lines), strict=True)),
+        )
+    note = f"Mean ± standard error over seeds; IQM over all tasks with its 95 % interval. {BOLD}{_caveats(scores)}"
+    return Table(f"{scores.title}: score, {scores.when}", columns, tuple(lines), note, summary=upright)
+
+
+def aggregate_table(scores: Scores) -> Table:
+    """A row a method and play, a column an aggregate."""
+    columns = [
+        best_in_bold([_aggregate(scores, name, of) for name in scores.runs], lowest=of == "optimality_gap")
+        for of in get_args(Aggregate)
+    ]
+    note = (
+        "Over all tasks, with 95 % intervals: seeds drawn within each task. The lower the gap the better. "
+        f"{BOLD}{_caveats(scores)}"
+    )
+    header = ("method", *(NAMES[of] for of in get_args(Aggregate)))
+    rows = tuple(zip(scores.runs, *columns, strict=True))
+    return Table(f"{scores.title}: over all tasks, {scores.when}", header, rows, note)
+
+
+def improvement_table(scores: Scores) -> Table:
+    """How likely a run of the row beats one of the column; of methods that have played every task."""
+    whole = {
+        name: [of[task] for task in scores.tasks] for name, of in scores.runs.items() if len(of) == len(scores.tasks)
+    }
+    found = pairwise_improvement(whole)
+
+    def cell(row: str, column: str) -> Cell:
+        if (row, column) not in found:
+            return None
+        p, fewest = found[row, column], min(len(runs) for name in (row, column) for runs in whole[name])
+        return Number(p.value, (p.low, p.high) if fewest > 1 else None, decimals=2)
+
+    rows = tuple((row, *(cell(row, column) for column in scores.runs)) for row in scores.runs)
+    note = (
+        "How likely a seed of the row beats one of the column on the same task, a tie counting half: the mean over all "
+        "tasks, with its 95 % interval."
+    )
+    return Table(f"{scores.title}: probability of improvement, {scores.when}", ("method", *scores.runs), rows, note)
+
+
+def cost_table(bench: Bench) -> Table:
+    """A row a task, method and play: what training took, of all seeds together, and what an action takes."""
+    rows: list[tuple[Cell, ...]] = []
+    for task in bench.suite.tasks:
+        for method in bench.suite.methods:
+            path = bench.cost_path(task, method)
+            cost = read_json(path) if path.exists() else {}
+            training = [Number(cost[key], decimals=0) if key in cost else None for key in COSTS]
+            for play in bench.suite.plays_of(method) or {method.name: {}}:
+                taken = (bench.evaluation(task, method, play) or {}).get("milliseconds_per_action")
+                action = None if taken is None else Number(taken, decimals=2)
+                if cost or action:
+                    rows.append((task, label(method, play), *training, action, cost.get("device", "")))
+    header = ("task", "method", *COSTS.values(), "ms an action", "device")
+    note = "Training is of all seeds together, compiling and saving included."
+    return Table(f"{bench.suite.title}: cost", header, tuple(rows), note)
+
+
+def suite_tables(bench: Bench) -> dict[str, Table]:
+    """By the names of their files; what was not played has no table."""
+    found = {}
+    for checkpoints, ending in ((1, "last"), (KEEP, f"last-{KEEP}")):
+        scores = load_scores(bench, checkpoints)
+        if scores.runs:
+            found[f"scores-{ending}"] = score_table(scores)
+            found[f"aggregates-{ending}"] = aggregate_table(scores)
+            found[f"improvement-{ending}"] = improvement_table(scores)
+    costs = cost_table(bench)
+    return found | ({"costs": costs} if costs.rows else {})
+
+
+def write_tables(bench: Bench) -> dict[str, Table]:
+    """OUT/tables/NAME.csv and NAME.tex."""
+    tables = suite_tables(bench)
+    for name, table in tables.items():
+        write_bytes(bench.out / "tables" / f"{name}.csv", table.to_csv().encode())
+        write_bytes(bench.out / "tables" / f"{name}.tex", table.to_latex().encode())
+    return tables
+
+
+def _mean(runs: np.ndarray | None) -> Cell:
+    if runs is None:
+        return None
+    mean, error = float(runs.mean()), standard_error(runs)
+    return Number(mean, (mean - error, mean + error) if len(runs) > 1 else None, "error")
+
+
+def _aggregate(scores: Scores, name: str, statistic: Aggregate) -> Cell:
+    tasks = scores.whole(name)
+    if tasks is None:
+        return None
+    found = aggregate(tasks, statistic)
+    # One run a task has an interval without width, which would read as certainty.
+    return Number(found.value, (found.low, found.high) if len(tasks[0]) > 1 else None)
+
+
+def _caveats(scores: Scores) -> str:
+    said = ""
+    if scores.unscored:
+        said += " Returns of tasks without reference scores are in no aggregate."
+    if any(scores.whole(name) is None for name in scores.runs) and len(scores.unscored) < len(scores.tasks):
+        said += " Who has not played every task has no aggregate."
+    if scores.unequal:
+        said += " Where tasks have unequally many seeds, aggregates take the first so many of each."
+    return said
