@@ -83,7 +83,7 @@ def bench(words: list[str]) -> None:
             console.print(table.to_rich())
     if suite.claim:
         console.print(f"The paper: {suite.claim}", highlight=False, soft_wrap=True)
-    console.print(f"{made.out / 'figure.svg'} is written", highlight=False, soft_wrap=True)
+    console.print(f"{made.out}: figure.svg and tables/ are written", highlight=False, soft_wrap=True)
 
 
 def _list() -> None:
