@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -120,10 +121,31 @@ def test_a_rule_that_chooses_once_chooses_in_the_first_state_of_the_episode() ->
         name="walk",
     )
     table = _table(changed, GAMMA, 1.0)
-    chosen = np.asarray(_chosen_actions(loaded(changed, lambda first, now: first + 0.0 * now[:, 0]), changed, table))
+    policy = loaded(changed, lambda first, now: first + 0.0 * now[:, 0])
+    policy.algorithm = DROP(adaptation=DROP().adaptation.__class__(rule="best"))
+    everywhere = np.arange(len(table.observations))
+    chosen = np.asarray(_chosen_actions(policy, changed, table, everywhere))
     of_rows = np.repeat([0.1, 0.2, 0.3, 0.4], LENGTH)
     np.testing.assert_allclose(chosen[: changed.n_steps, 0], of_rows, rtol=1e-6)
     np.testing.assert_allclose(chosen[np.asarray(table.successor), 0], of_rows, rtol=1e-6)
+
+
+def test_a_part_of_the_data_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The policy is asked only where the part needs it, and the estimate is still right."""
+    dataset, heard = walk("terminal"), 0
+    policy = loaded(dataset, lambda _, now: 0.0 * now[:, 0] + 0.5)
+    part = replace(QUICK, transitions=150)
+    step = policy.step
+
+    def counted(carry: Any, observations: np.ndarray, key: Any) -> Any:
+        nonlocal heard
+        heard += len(np.unique(observations, axis=0))
+        return step(carry, observations, key)
+
+    monkeypatch.setattr(policy, "step", counted)
+    [found] = estimate_returns([policy], dataset, part)
+    assert found == pytest.approx(true_return(dataset, 0.5, LENGTH), abs=0.35)
+    assert heard <= 150 + dataset.n_episodes
 
 
 def test_fqe_refuses_what_does_not_follow_from_the_state() -> None:

@@ -42,11 +42,14 @@ class FQE:
     """Adam's learning rate."""
     target_rate: float = 0.02
     """How fast the target Q̄ follows; one-step targets need it faster than DROP's n-step ones."""
+    transitions: int | None = 50_000
+    """Steps of the data that Q is fitted on, drawn once; None takes all. The policy is asked for an action behind each of
+    them, which for one that adapts is most of the work."""
     discount: float = 0.99
     """γ of the estimate: the return that is estimated is discounted by it, whatever the policy was trained with."""
 
     def __post_init__(self) -> None:
-        require(self, "at least 1", "width", "steps", "batch_size")
+        require(self, "at least 1", "width", "steps", "batch_size", "transitions")
         require(self, "above 0", "learning_rate")
         require(self, "above 0 and at most 1", "target_rate", "discount")
 
@@ -62,9 +65,13 @@ def estimate_returns(
     spread = float(np.std(discounted_returns(dataset, config.discount)))
     scale = spread if spread > 1e-8 else 1.0
     table = _table(dataset, config.discount, scale)
-    chosen = jnp.stack([_chosen_actions(policy, dataset, table) for policy in policies])
-    rows, starts = jnp.flatnonzero(table.has_target), jnp.asarray(dataset.bounds[:-1])
-    return [scale * float(value) for value in _fit(table, rows, chosen, starts, config, jax.random.key(seed))]
+    rows, starts = np.flatnonzero(table.has_target), np.asarray(dataset.bounds[:-1])
+    if config.transitions is not None and config.transitions < len(rows):
+        rows = np.sort(np.random.default_rng(seed).choice(rows, config.transitions, replace=False))
+    asked = np.union1d(np.asarray(table.successor)[rows], starts)
+    chosen = jnp.stack([_chosen_actions(policy, dataset, table, asked) for policy in policies])
+    found = _fit(table, jnp.asarray(rows), chosen, jnp.asarray(starts), config, jax.random.key(seed))
+    return [scale * float(value) for value in found]
 
 
 def _table(dataset: Dataset, discount: float, scale: float) -> Transitions:
@@ -72,8 +79,8 @@ def _table(dataset: Dataset, discount: float, scale: float) -> Transitions:
     return transition_table(dataset, [np.arange(dataset.n_episodes)], fit_scaling(dataset), discount, 1, scale)
 
 
-def _chosen_actions(policy: LoadedPolicy, dataset: Dataset, table: Transitions) -> Array:
-    """The policy's action in every state of the table, in [-1, 1] of the data's bounds.
+def _chosen_actions(policy: LoadedPolicy, dataset: Dataset, table: Transitions, asked: np.ndarray) -> Array:
+    """The policy's action in the `asked` rows of the table, in [-1, 1] of the data's bounds; 0 in the others.
 
     A rule that chooses z once chooses it in the first state of the episode.
     """
@@ -84,19 +91,22 @@ def _chosen_actions(policy: LoadedPolicy, dataset: Dataset, table: Transitions) 
         raise DropError("what a policy does must follow from the state: set reinference_interval to 1")
     if isinstance(policy.start(1), HearsRewards):
         raise DropError(f"what a policy does must follow from the state: {policy.algorithm.name} goes by its past")
-    scaling = fit_scaling(dataset)
-    observations = table.observations * scaling.observation_std + scaling.observation_mean
+    scaling, key = fit_scaling(dataset), jax.random.key(0)
+    observations = np.asarray(table.observations * scaling.observation_std + scaling.observation_mean)
     firsts = observations[_first_rows(dataset, np.asarray(table.successor), len(observations))]
-    parts = np.arange(len(observations) + -len(observations) % ACT_BATCH).reshape(-1, ACT_BATCH) % len(observations)
-    acted = [_second_actions(policy, firsts[part], observations[part]) for part in parts]
-    return jnp.clip(jnp.asarray(scaling.actions_in(np.concatenate(acted)[: len(observations)])), -1.0, 1.0)
+    chooses_once = adaptation is not None and adaptation.rule in ("best", "grad")
 
+    def act(rows: np.ndarray) -> np.ndarray:
+        carry = policy.start(len(rows))
+        if chooses_once:
+            carry, _ = policy.step(carry, firsts[rows], key)
+        return policy.step(carry, observations[rows], key)[1]
 
-def _second_actions(policy: LoadedPolicy, first: Array, observations: Array) -> np.ndarray:
-    """What the policy does at an observation after it has seen the first one of the episode."""
-    key = jax.random.key(0)
-    carry, _ = policy.step(policy.start(len(first)), np.asarray(first), key)
-    return policy.step(carry, np.asarray(observations), key)[1]
+    batches = np.resize(asked, (-(-len(asked) // ACT_BATCH), ACT_BATCH))  # the last one is filled up from the first
+    acted = np.concatenate([act(rows) for rows in batches])[: len(asked)]
+    chosen = np.zeros((len(observations), dataset.action_size), np.float32)
+    chosen[asked] = np.clip(scaling.actions_in(acted), -1.0, 1.0)
+    return jnp.asarray(chosen)
 
 
 def _first_rows(dataset: Dataset, successor: np.ndarray, n_rows: int) -> np.ndarray:
@@ -105,7 +115,7 @@ def _first_rows(dataset: Dataset, successor: np.ndarray, n_rows: int) -> np.ndar
     first = np.asarray(dataset.bounds[:-1])[episode]
     # A successor that no row shows belongs to the episode of the step before it.
     extra = successor >= dataset.n_steps
-    first_of = np.empty(n_rows, np.int64)
+    first_of = np.zeros(n_rows, np.int64)  # a row that nothing leads to is never asked for
     first_of[: dataset.n_steps] = first
     first_of[successor[extra]] = first[extra]
     return first_of
