@@ -44,6 +44,7 @@ class Series:
     y: list[float]
     low: list[float] | None = None
     high: list[float] | None = None
+    look: tuple[int, int] | None = None  # colour and dash; by default a colour of its own, and no dashes
 
     def __post_init__(self) -> None:
         _equally_long(f"Series '{self.label}'", x=self.x, y=self.y, low=self.low, high=self.high)

@@ -178,32 +178,40 @@ def interval(low: float, high: float, decimals: int) -> str:
 
 
 def chart_grid(several: Sequence[Chart], figures: Numbering) -> str:
-    return f'<div class="figures">{"".join(_chart(c, figures) for c in several)}</div>' if several else ""
+    return f'<div class="figures">{"".join(chart_figure(c, figures) for c in several)}</div>' if several else ""
 
 
-def _chart(chart: Chart, figures: Numbering) -> str:
-    drawing, data = charts.line_chart(chart)
-    keys = "".join(f"<li>{charts.legend_key(i)}{escape(s.label)}</li>" for i, s in enumerate(chart.series))
+def chart_figure(chart: Chart, figures: Numbering, full: bool = False) -> str:
+    """`full`: as wide as the page, and on a phone another drawing, because one scaled down could not be read."""
+    plots = _plot(chart, *charts.line_chart(chart), "narrow" if full else "")
+    if full:
+        plots += _plot(chart, *charts.line_chart(chart, 960.0, 330.0), "wide")
+    keys = "".join(f"<li>{charts.legend_key(i, s)}{escape(s.label)}</li>" for i, s in enumerate(chart.series))
     legend = f'<ul class="legend">{keys}</ul>' if len(chart.series) > 1 or any(s.label for s in chart.series) else ""
     hidden = charts.hidden_by_log(chart)
     note = chart.note
     if hidden:
         note = f"{note} {counted(hidden, 'value')} of zero or less cannot be shown on this logarithmic axis.".strip()
-    plot = (
-        '<div class="plot" data-chart tabindex="0" role="group" '
+    y_label = chart.y_label + (" (log scale)" if chart.log_y else "")
+    return figure(figures, chart.title, legend, y_label, plots, chart.x_label, escape(note), "full" if full else "")
+
+
+def _plot(chart: Chart, drawing: str, data: dict[str, Any], css: str) -> str:
+    return (
+        f'<div class="plot {css}" data-chart tabindex="0" role="group" '
         f'aria-label="{escape(chart.title)}: arrow keys read values">{drawing}'
         f'<output class="tip" hidden></output>{json_data(data)}</div>'
     )
-    y_label = chart.y_label + (" (log scale)" if chart.log_y else "")
-    return figure(figures, chart.title, legend, y_label, plot, chart.x_label, escape(note))
 
 
-def figure(figures: Numbering, title: str, legend: str, y_label: str, plot: str, x_label: str, note: str) -> str:
+def figure(
+    figures: Numbering, title: str, legend: str, y_label: str, plot: str, x_label: str, note: str, css: str = ""
+) -> str:
     """Axis names are HTML and not SVG text: they wrap instead of being cut off. `note` is HTML already."""
     caption = f"<figcaption>{note}</figcaption>" if note else ""
     return (
-        f'<figure><h3>{figures.figure()} {escape(title)}</h3>{legend}<p class="y-label">{escape(y_label)}</p>{plot}'
-        f'<p class="x-label">{escape(x_label)}</p>{caption}</figure>'
+        f'<figure class="{css}"><h3>{figures.figure()} {escape(title)}</h3>{legend}'
+        f'<p class="y-label">{escape(y_label)}</p>{plot}<p class="x-label">{escape(x_label)}</p>{caption}</figure>'
     )
 
 
