@@ -78,7 +78,10 @@ def _predictions(run: Run, walk: EmbeddingWalk) -> Predictions | None:
     if not discount or not scale or not walk.rewards:
         return None
     backwards = accumulate(reversed(walk.rewards), lambda later, now: now + discount * later)
-    return Predictions(walk.rule, walk.scores, [earned / scale for earned in backwards][::-1])
+    earned = [total / scale for total in backwards][::-1]
+    # Between two inferences the score stays as it was, and says nothing of the state that has been reached.
+    anew = [i for i, score in enumerate(walk.scores) if i == 0 or score != walk.scores[i - 1]]
+    return Predictions(walk.rule, [walk.scores[i] for i in anew], [earned[i] for i in anew])
 
 
 # --- costs ---

@@ -36,7 +36,7 @@ def render(report: Report) -> str:
         [
             ("scores", "Scores", _scores(report, figures)),
             ("learning", "Learning curves", chart_grid(report.curves, figures)),
-            ("sub-tasks", "Sub-tasks", sub_tasks_figures(report.sub_tasks, figures) if report.sub_tasks else ""),
+            ("sub-tasks", "Sub-tasks", _sub_tasks(report.sub_tasks, figures) if report.sub_tasks else ""),
             ("walks", "The embedding during an episode", walks_figure(report.walks, figures)),
             ("diagnostics", "Diagnostics", _diagnostics(report.diagnostics, report.diagnostic_charts, figures)),
         ],
@@ -98,7 +98,7 @@ def _score_rows(rows: Sequence[ScoreRow], best: int | None, statistic: str) -> s
 # ---- charts
 
 
-def sub_tasks_figures(sub_tasks: SubTaskReturns, figures: Numbering) -> str:
+def _sub_tasks(sub_tasks: SubTaskReturns, figures: Numbering) -> str:
     means = sub_tasks.mean_returns
     if not means:
         return ""
@@ -109,9 +109,14 @@ def sub_tasks_figures(sub_tasks: SubTaskReturns, figures: Numbering) -> str:
         "sub-task n, in rank order",
         f"A point is the mean return of a sub-task's trajectories; {spread} the smallest to the largest.",
     )  # fmt: skip
-    if sub_tasks.predicted is None:
-        return f'<div class="figures">{first}</div>'
-    predicted = sub_tasks.predicted
+    return f'<div class="figures">{first}{ranking_figure(sub_tasks, figures)}</div>'
+
+
+def ranking_figure(sub_tasks: SubTaskReturns, figures: Numbering) -> str:
+    """Nothing where f was not asked."""
+    means, predicted = sub_tasks.mean_returns, sub_tasks.predicted
+    if predicted is None:
+        return ""
     rho, chosen, top = charts.rank_correlation(means, predicted), charts.highest(predicted), charts.highest(means)
     said = [f"Spearman’s ρ = {svg.number(rho, 2)}." if rho is not None else "No rank correlation is defined here."]
     if chosen is not None and top is not None:
@@ -119,11 +124,10 @@ def sub_tasks_figures(sub_tasks: SubTaskReturns, figures: Numbering) -> str:
             f"Ringed: sub-task {chosen}, the one f prefers at the start; "
             + ("it has the highest return too." if chosen == top else f"the highest return belongs to sub-task {top}.")
         )
-    second = figure(
+    return figure(
         figures, "Does f rank the sub-tasks as their returns do?", "", "score f(s₀, β(s₀, zₙ), zₙ)",
         charts.ranking_chart(sub_tasks, predicted), "mean return of sub-task n", escape(" ".join(said)),
     )  # fmt: skip
-    return f'<div class="figures">{first}{second}</div>'
 
 
 # ---- walks

@@ -12,6 +12,7 @@ from droprl.report.suite_contents import Improvements, Predictions
 
 _DEEPEST = 0.62  # of a cell's colour; darker, and the number in it could not be read
 _MOST_DOTS = 250  # an episode
+_FEW_DOTS = 12
 
 
 def settled(estimate: Estimate) -> bool:
@@ -47,11 +48,12 @@ def improvement_matrix(improvements: Improvements, narrow: bool) -> str:
 def _cell(row: str, column: str, estimate: Estimate, corner: tuple[float, float], width: float, height: float) -> str:
     x, y = corner
     away = 2 * (estimate.value - 0.5)
+    colour = 6 if abs(away) < 0.01 else 0 if away > 0 else 1
     share = f"{100 * estimate.value:.0f}"
     title = f"P({row} > {column}) = {share} %, 95 % interval {100 * estimate.low:.0f} to {100 * estimate.high:.0f} %"
     css = "share settled" if settled(estimate) else "share"
     return (
-        f'<g><title>{escape(title)}</title><rect class="s{0 if away > 0 else 1}" x="{x + 1:.1f}" y="{y + 1:.1f}" '
+        f'<g><title>{escape(title)}</title><rect class="s{colour}" x="{x + 1:.1f}" y="{y + 1:.1f}" '
         f'width="{width - 2:.1f}" height="{height - 2:.1f}" rx="2" fill-opacity="{0.05 + _DEEPEST * abs(away):.2f}"/>'
         f"{svg.text(x + width / 2, y + height / 2 + 4, share, css, 'middle')}</g>"
     )
@@ -67,9 +69,15 @@ def prediction_chart(several: Sequence[Predictions]) -> str:
     area = frame(xs, ys, x_padding=0.04)
     low, high = max(area.x.low, area.y.low), min(area.x.high, area.y.high)
     same = svg.polyline([(area.x(v), area.y(v)) for v in (low, high)]) if low < high else ""
-    dots = "".join(
-        f'<path class="steps s{i % SERIES_COLOURS}" d="{svg.dots(area.points(*pair))}"/>'
-        for i, pair in enumerate(thinned)
-    )
+    dots = "".join(_steps(i, area.points(*pair)) for i, pair in enumerate(thinned))
     label = f"Score f against reward earned from there on, under {', '.join(p.rule for p in several)}"
     return svg.drawing(WIDTH, HEIGHT, label, area.axes + f'<path class="cursor" d="{same}"/>' + dots, "chart")
+
+
+def _steps(series: int, points: Sequence[tuple[float | None, float | None]]) -> str:
+    """Many as a cloud; a few, of a rule that asks f once, as the series' own mark, or they could not be found."""
+    css = f"s{series % SERIES_COLOURS}"
+    if len(points) > _FEW_DOTS:
+        return f'<path class="steps {css}" d="{svg.dots(points)}"/>'
+    marks = "".join(svg.marker(series, x, y, 4.4) for x, y in points if x is not None and y is not None)
+    return f'<path class="mark {css}" d="{marks}"/>'

@@ -69,7 +69,8 @@ class Cost:
 
 @dataclass(frozen=True)
 class Predictions:
-    """What f said at the steps of an episode, and what was earned from there on: both discounted, in f's own unit."""
+    """What f said at the steps of an episode where z was inferred anew, and what was earned from there on: both
+    discounted, in f's own unit."""
 
     rule: str
     predicted: list[float]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from droprl.evaluation.statistics import Estimate
 from droprl.report import charts, svg
-from droprl.report.page import sub_tasks_figures
+from droprl.report.page import ranking_figure
 from droprl.report.parts import (
     Header,
     Numbering,
@@ -70,16 +70,17 @@ def _overall(report: SuiteReport, numbers: Numbering) -> str:
 
 def _head(first: str, columns: Sequence[tuple[str, str]]) -> str:
     """Two lines: what neighbouring columns share, and below it what tells them apart."""
-    groups = [(name, len(list(of))) for name, of in groupby(group for group, _ in columns)]
-    upper = "".join(
-        f'<th scope="colgroup" colspan="{n}"><span>{escape(name)}</span></th>'
-        if n > 1
-        else f'<th scope="col"><span>{escape(name)}</span></th>'
-        for name, n in groups
-    )
-    lower = "".join(f'<th scope="col">{escape(leaf)}</th>' for _, leaf in columns)
+    groups = [(name, [leaf for _, leaf in of]) for name, of in groupby(columns, key=lambda column: column[0])]
     if not any(leaf for _, leaf in columns):
-        return f'<thead><tr><th scope="col">{first}</th>{upper}</tr></thead>'
+        names = "".join(f'<th scope="col">{escape(name)}</th>' for name, _ in columns)
+        return f'<thead><tr><th scope="col">{first}</th>{names}</tr></thead>'
+    upper = "".join(
+        f'<th scope="colgroup" colspan="{len(leaves)}"><span>{escape(name)}</span></th>'
+        if any(leaves)
+        else f'<th scope="col" rowspan="2">{escape(name)}</th>'
+        for name, leaves in groups
+    )
+    lower = "".join(f'<th scope="col">{escape(leaf)}</th>' for _, leaf in columns if leaf)
     return f'<thead><tr><th scope="col" rowspan="2">{first}</th>{upper}</tr><tr>{lower}</tr></thead>'
 
 
@@ -199,12 +200,11 @@ def _walks(report: SuiteReport, numbers: Numbering) -> str:
             numbers, "What f predicted, and what was earned", f'<ul class="legend">{keys}</ul>',
             "score f(s, β(s, z*), z*)", prediction_chart(report.predictions),
             "discounted reward earned from there on, in f’s unit",
-            "A dot is a step of the episode above; on the dashed line both agree. Where the clock ended the episode, "
-            "what would have come after is missing from what was earned.",
+            "A dot is a step of the episode above at which z was inferred anew, once or often as the rule has it; on "
+            "the dashed line both agree. Where the clock ended the episode, what would have come is missing.",
         )  # fmt: skip
-    sub_tasks = sub_tasks_figures(report.sub_tasks, numbers) if report.sub_tasks else ""
-    below = f'<div class="figures">{scatter}</div>' if scatter else ""
-    return lead + played + below + sub_tasks
+    ranking = ranking_figure(report.sub_tasks, numbers) if report.sub_tasks else ""
+    return lead + played + (f'<div class="figures">{scatter}{ranking}</div>' if scatter or ranking else "")
 
 
 # ---- others' numbers, and costs
