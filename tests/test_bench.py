@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -12,9 +13,9 @@ import h5py
 import numpy as np
 import pytest
 
-from droprl.bench import SUITES, Bench, load_suite, run_suite
+from droprl.bench import SUITES, Bench, load_bench, load_suite, run_suite
+from droprl.bench.cells import Cell, find_task_data, state_of
 from droprl.bench.figure import suite_figure
-from droprl.bench.runner import find_task_data
 from droprl.cli import main
 from droprl.errors import DropError
 from droprl.train import Run
@@ -101,16 +102,45 @@ def test_nothing_is_done_twice_and_only_what_is_missing_is_done(bench: Bench) ->
     before = missing.read_bytes()
     times = {p: p.stat().st_mtime_ns for p in bench.out.rglob("*.*") if p.suffix in (".safetensors", ".json")}
     missing.unlink()
-    heard: list[tuple[str, str, str]] = []
-    run_suite(bench, lambda *said: heard.append(said))
-    assert [said for said in heard if said[2].startswith("playing")] == [("hopper-random", "DROP", "playing once")]
+    assert state_of(bench, Cell("hopper-random", drop)) == "playing 1/2"
+    run_suite(bench)
+    assert state_of(bench, Cell("hopper-random", drop)) == "done"
     changed = {p for p, t in times.items() if p.stat().st_mtime_ns != t}
     played_again = bench.run_path("hopper-random", drop) / "evaluations"  # the run keeps its evaluations too
     assert missing in changed
-    assert all(p == missing or p.parent == played_again for p in changed)
+    assert all(p in (missing, bench.out / "suite.json") or p.parent == played_again for p in changed)
     # Played again, it earned the same; only the clock may differ.
     first, again = (json.loads(text) for text in (before, missing.read_bytes()))
     assert first["results"] == again["results"]
+
+
+def test_what_was_played_with_other_episodes_is_played_again(bench: Bench, tmp_path: Path) -> None:
+    copied = shutil.copytree(bench.out, tmp_path / "out")
+    more = Bench(bench.suite.changed(episodes=3), copied, bench.data, "small")
+    run_suite(more)
+    found = more.evaluation("hopper-medium", bench.suite.methods[1], "BC")
+    assert found is not None
+    assert [len(r["returns"]) for r in found["results"]] == [3, 3]
+    before = bench.evaluation("hopper-medium", bench.suite.methods[1], "BC")
+    assert before is not None
+    assert [r["returns"][:2] for r in found["results"]] == [r["returns"] for r in before["results"]]
+
+
+def test_a_folder_says_what_was_run_there(bench: Bench) -> None:
+    loaded = load_bench(bench.out)
+    assert (loaded.suite, loaded.preset) == (bench.suite, "small")
+    cost = json.loads(bench.cost_path("hopper-medium", bench.suite.methods[0]).read_text(encoding="utf-8"))
+    assert cost["updates_per_second"] == pytest.approx(20 / cost["train_seconds"])
+    assert cost["peak_memory_mb"] > 10
+
+
+def test_a_cell_that_fails_is_named_and_stops_no_other(bench: Bench, tmp_path: Path) -> None:
+    suite = bench.suite.changed(tasks=("nowhere", "hopper-medium"), methods=bench.suite.methods[1:])
+    made = Bench(suite, tmp_path / "out", bench.data, "small")
+    with pytest.raises(DropError, match=r"1 of 2 failed \(nowhere, BC: .* has no nowhere\.hdf5\)"):
+        run_suite(made)
+    assert made.is_played("hopper-medium", suite.methods[0], "BC")
+    assert (made.out / "episodes.csv").read_text(encoding="utf-8").count("hopper-medium,BC") == 4
 
 
 def test_settings_reach_the_runs(bench: Bench) -> None:

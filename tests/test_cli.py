@@ -103,6 +103,8 @@ def test_every_command_explains_itself(capsys: Captured, command: str) -> None:
         ("fbc", "--top-fraction"),
         ("rvs", "--target-return"),
         ("onestep", "--improvement"),
+        ("dt", "--target-return"),
+        ("coms", "--n-policies"),
     ],
 )
 def test_the_help_of_train_is_that_of_the_algorithm(capsys: Captured, algo: str, own: str) -> None:

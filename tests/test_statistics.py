@@ -1,14 +1,25 @@
-"""The interquartile mean and the probability of improvement against SciPy and by hand, and what a bootstrap interval
-must do."""
+"""Aggregates, profiles and probabilities of improvement against SciPy, rliable and by hand, and what a bootstrap
+interval must do."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from droprl.errors import DropError
-from droprl.evaluation.statistics import aggregate_iqm, bootstrap_interval, iqm, probability_of_improvement
+from droprl.evaluation.statistics import (
+    Aggregate,
+    aggregate,
+    bootstrap_interval,
+    iqm,
+    pairwise_improvement,
+    performance_profile,
+    probability_of_improvement,
+)
 
 
 @pytest.mark.parametrize("size", [*range(1, 14), 40, 99, 100, 101])
@@ -100,24 +111,24 @@ def drawn_by_a_loop(tasks: list[np.ndarray], rng: np.random.Generator) -> list[n
 
 def test_aggregate_iqm_by_hand() -> None:
     """Eight runs in all: 0, 1 | 10, 11, 12, 20 | 30, 40. The two at each end go, wherever they stand."""
-    assert aggregate_iqm([[0.0, 30.0], [10.0, 11.0], [12.0, 20.0], [40.0, 1.0]]).value == (10 + 11 + 12 + 20) / 4
+    assert aggregate([[0.0, 30.0], [10.0, 11.0], [12.0, 20.0], [40.0, 1.0]], "iqm").value == (10 + 11 + 12 + 20) / 4
 
 
 def test_aggregate_iqm_is_of_all_runs_and_not_of_task_means() -> None:
     table = np.random.default_rng(0).standard_cauchy((7, 5))
-    assert aggregate_iqm(list(table)).value == pytest.approx(stats.trim_mean(table, 0.25, axis=None))
+    assert aggregate(list(table), "iqm").value == pytest.approx(stats.trim_mean(table, 0.25, axis=None))
 
 
 def test_the_bootstrap_is_stratified() -> None:
     """Tasks far apart, each without spread: nothing can vary, unless a draw mixes runs of different tasks."""
-    assert aggregate_iqm([[0.0] * 5, [10.0] * 5, [50.0] * 5, [100.0] * 5]) == (30.0, 30.0, 30.0)
+    assert aggregate([[0.0] * 5, [10.0] * 5, [50.0] * 5, [100.0] * 5], "iqm") == (30.0, 30.0, 30.0)
 
 
 def test_aggregate_interval_against_a_loop() -> None:
     rng = np.random.default_rng(3)
     tasks = [centre + rng.normal(size=6) for centre in (0.0, 1.0, 5.0)]
     drawn = [stats.trim_mean(np.concatenate(drawn_by_a_loop(tasks, rng)), 0.25) for _ in range(5_000)]
-    found = aggregate_iqm(tasks)
+    found = aggregate(tasks, "iqm")
     np.testing.assert_allclose(found[1:], np.quantile(drawn, [0.025, 0.975]), atol=0.1)
     assert found.low < found.value < found.high
 
@@ -125,7 +136,7 @@ def test_aggregate_interval_against_a_loop() -> None:
 def test_aggregate_interval_of_one_task_is_the_plain_one() -> None:
     runs = np.random.default_rng(4).normal(size=9)
     expected = bootstrap_interval([[run] for run in runs])
-    np.testing.assert_allclose(aggregate_iqm([runs])[1:], expected, atol=0.05)
+    np.testing.assert_allclose(aggregate([runs], "iqm")[1:], expected, atol=0.05)
 
 
 def test_aggregate_interval_covers_the_truth_about_as_often_as_it_says() -> None:
@@ -134,20 +145,21 @@ def test_aggregate_interval_covers_the_truth_about_as_often_as_it_says() -> None
     rng = np.random.default_rng(0)
     covered = 0
     for trial in range(400):
-        found = aggregate_iqm([rng.normal(centre, 1.0, 5) for centre in (-1.0, -0.5, -0.2, 0.2, 0.5, 1.0)], seed=trial)
+        tasks = [rng.normal(centre, 1.0, 5) for centre in (-1.0, -0.5, -0.2, 0.2, 0.5, 1.0)]
+        found = aggregate(tasks, "iqm", seed=trial)
         covered += found.low <= 0 <= found.high
     assert 0.88 <= covered / 400 <= 0.97
 
 
 def test_tasks_with_unequal_runs_are_refused() -> None:
     with pytest.raises(DropError, match="3, 2 runs"):
-        aggregate_iqm([[1.0, 2.0, 3.0], [1.0, 2.0]])
+        aggregate([[1.0, 2.0, 3.0], [1.0, 2.0]], "iqm")
 
 
 @pytest.mark.parametrize("tasks", [[], [[]], [[1.0], []], [[[1.0, 2.0]]], [[1.0, float("nan")]], [[float("inf")]]])
 def test_what_is_no_table_of_scores_is_refused(tasks: list[list[float]]) -> None:
     with pytest.raises(DropError):
-        aggregate_iqm(tasks)
+        aggregate(tasks, "iqm")
     with pytest.raises(DropError):
         probability_of_improvement(tasks, tasks)
 
@@ -222,11 +234,140 @@ def test_both_sides_must_have_run_on_the_same_tasks() -> None:
         probability_of_improvement([[1.0], [2.0]], [[1.0]])
 
 
-def test_both_agree_with_rliable() -> None:
-    """What rliable 1.2.0 found for these tables with 50 000 replicates."""
-    x = [[12.0, 20, 9, 17, 25], [31.0, 28, 40, 35, 22], [55.0, 61, 48, 66, 52], [70.0, 90, 84, 77, 95]]
-    y = [[10.0, 15, 11, 22, 8], [33.0, 25, 30, 27, 36], [50.0, 61, 44, 49, 58], [70.0, 80, 72, 85, 60]]
-    np.testing.assert_allclose(aggregate_iqm(x), (44.1, 40.2, 47.7), atol=0.3)
-    np.testing.assert_allclose(probability_of_improvement(x, y), (0.66, 0.48, 0.83), atol=0.02)
-    assert aggregate_iqm(x).value == pytest.approx(44.1)
-    assert probability_of_improvement(x, y).value == pytest.approx(0.66)
+def test_every_ordered_pair_is_compared_and_both_ways_add_up() -> None:
+    methods = {"a": [[3.0, 2.0], [5.0, 5.0]], "b": [[1.0, 2.0], [0.0, 9.0]], "c": [[2.0, 2.0], [5.0, 5.0]]}
+    found = pairwise_improvement(methods, seed=5)
+    assert list(found) == [("a", "b"), ("a", "c"), ("b", "a"), ("b", "c"), ("c", "a"), ("c", "b")]
+    # a and b: 3.5 of 4, then 2 of 4; a and c: 3 beats both and 2 ties, then only ties; b and c: 1 of 4, then 2 of 4.
+    assert found["a", "b"].value == (3.5 / 4 + 1 / 2) / 2
+    assert found["a", "c"].value == (3 / 4 + 1 / 2) / 2
+    assert found["b", "c"].value == (1 / 4 + 1 / 2) / 2
+    for x, y in found:
+        assert found[x, y].low <= found[x, y].value <= found[x, y].high
+        assert found[y, x] == pytest.approx((1 - found[x, y].value, 1 - found[x, y].high, 1 - found[x, y].low))
+    assert found["a", "b"] == probability_of_improvement(methods["a"], methods["b"], seed=5)
+    assert pairwise_improvement({"alone": [[1.0]]}) == {}
+
+
+# ---- the other aggregates, and profiles
+
+
+def test_median_is_over_tasks_of_means_over_runs() -> None:
+    """Means 2, 10 and 30, so 10; the median of all nine runs would be 3, that of the tasks' medians 9."""
+    tasks = [[1.0, 2.0, 3.0], [3.0, 9.0, 18.0], [1.0, 2.0, 87.0]]
+    assert aggregate(tasks, "median").value == 10.0
+    assert aggregate([*tasks, [20.0, 20.0, 20.0]], "median").value == 15.0  # of four tasks, halfway between two
+
+
+def test_mean_by_hand() -> None:
+    assert aggregate([[0.0, 2.0], [10.0, 20.0]], "mean").value == 8.0
+
+
+def test_optimality_gap_by_hand() -> None:
+    """Below 100 by 60, 0, 0 (120 counts as 100) and 120; the surplus of one run does not make up for another."""
+    tasks = [[40.0, 100.0], [120.0, -20.0]]
+    assert aggregate(tasks, "optimality_gap").value == (60 + 0 + 0 + 120) / 4
+    assert aggregate(tasks, "optimality_gap", target=50.0).value == (10 + 0 + 0 + 70) / 4
+    assert aggregate([[100.0, 150.0]], "optimality_gap") == (0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize("statistic", ["iqm", "median", "mean", "optimality_gap"])
+def test_every_aggregate_is_stratified_and_holds_its_value(statistic: Aggregate) -> None:
+    apart = aggregate([[0.0] * 5, [10.0] * 5, [50.0] * 5, [100.0] * 5], statistic)
+    assert apart.low == apart.value == apart.high
+    rng = np.random.default_rng(8)
+    found = aggregate([centre + 5 * rng.normal(size=6) for centre in (20.0, 50.0, 90.0)], statistic)
+    narrow = aggregate([centre + 5 * np.zeros(6) for centre in (20.0, 50.0, 90.0)], statistic)
+    assert found.low < found.value < found.high
+    assert narrow.low == narrow.high
+
+
+@pytest.mark.parametrize("statistic", ["median", "mean", "optimality_gap"])
+def test_aggregate_intervals_against_a_loop(statistic: Aggregate) -> None:
+    by_hand: dict[str, Callable[[list[np.ndarray]], Any]] = {
+        "median": lambda tasks: np.median([np.mean(runs) for runs in tasks]),
+        "mean": lambda tasks: np.mean([np.mean(runs) for runs in tasks]),
+        "optimality_gap": lambda tasks: np.mean([max(100 - run, 0) for runs in tasks for run in runs]),
+    }
+    rng = np.random.default_rng(9)
+    tasks = [centre + 10 * rng.normal(size=6) for centre in (60.0, 80.0, 100.0)]
+    drawn = [by_hand[statistic](drawn_by_a_loop(tasks, rng)) for _ in range(5_000)]
+    found = aggregate(tasks, statistic, replicates=20_000)
+    assert found.value == pytest.approx(by_hand[statistic](tasks))
+    np.testing.assert_allclose(found[1:], np.quantile(drawn, [0.025, 0.975]), atol=0.4)
+
+
+def test_profile_by_hand() -> None:
+    """The first task has 2 runs, the second 4: tasks count alike. A run that is exactly τ is not above it."""
+    found = performance_profile([[10.0, 30.0], [20.0, 20.0, 40.0, 0.0]], [-1.0, 0.0, 10.0, 20.0, 35.0, 40.0])
+    expected = [1.0, (1 + 3 / 4) / 2, (1 / 2 + 3 / 4) / 2, (1 / 2 + 1 / 4) / 2, (0 + 1 / 4) / 2, 0.0]
+    np.testing.assert_allclose(found.value, expected)
+    np.testing.assert_array_equal(found.thresholds, [-1.0, 0.0, 10.0, 20.0, 35.0, 40.0])
+    assert (found.low[0], found.high[0], found.low[-1], found.high[-1]) == (1.0, 1.0, 0.0, 0.0)
+
+
+def test_profile_never_rises_and_its_band_holds_it() -> None:
+    rng = np.random.default_rng(10)
+    found = performance_profile([rng.normal(50, 30, 5) for _ in range(7)], np.linspace(-100, 200, 61))
+    for line in found[1:]:
+        assert np.all(np.diff(line) <= 0)
+        assert np.all((line >= 0) & (line <= 1))
+    assert np.all((found.low <= found.value) & (found.value <= found.high))
+    assert (found.high - found.low).max() > 0.1
+
+
+def test_profile_bands_against_a_loop() -> None:
+    """Where three tasks are spread out, and where only one is: the others' runs must not be drawn into it."""
+    rng = np.random.default_rng(11)
+    tasks, thresholds = [centre + 10 * rng.normal(size=6) for centre in (0.0, 10.0, 100.0)], [5.0, 100.0]
+    drawn = [[np.mean([np.mean(r > t) for r in drawn_by_a_loop(tasks, rng)]) for t in thresholds] for _ in range(5_000)]
+    found = performance_profile(tasks, thresholds, replicates=20_000)
+    np.testing.assert_allclose([found.low, found.high], np.quantile(drawn, [0.025, 0.975], axis=0), atol=1 / 18)
+    assert found.high[1] <= 1 / 3
+
+
+@pytest.mark.parametrize("thresholds", [[], [float("nan")], [[1.0]]])
+def test_what_are_no_thresholds_is_refused(thresholds: list[float]) -> None:
+    with pytest.raises(DropError, match="thresholds"):
+        performance_profile([[1.0, 2.0]], thresholds)
+
+
+# ---- rliable
+# What rliable 1.2.0 found for these tables, with 50 000 replicates (20 000 for the profile).
+# benchmarks/peers/rliable_check.py compares the two on random tables.
+
+RLIABLE_X = [[12.0, 20, 9, 17, 25], [31.0, 28, 40, 35, 22], [55.0, 61, 48, 66, 52], [70.0, 90, 84, 77, 95]]
+RLIABLE_Y = [[10.0, 15, 11, 22, 8], [33.0, 25, 30, 27, 36], [50.0, 61, 44, 49, 58], [70.0, 80, 72, 85, 60]]
+RLIABLE_TIED = [[5.0, 5, 0, -10], [40.0, 45, 40, 60], [95.0, 110, 100, 130], [120.0, 100, 100, 100], [70.0, 70, 70, 20]]
+RLIABLE_FOUND: list[tuple[list[list[float]], Aggregate, tuple[float, float, float]]] = [
+    (RLIABLE_X, "iqm", (44.1, 40.2, 47.7)),
+    (RLIABLE_X, "median", (43.8, 40.0, 47.7)),
+    (RLIABLE_X, "mean", (46.85, 43.85, 49.85)),
+    (RLIABLE_X, "optimality_gap", (53.15, 50.15, 56.15)),
+    (RLIABLE_TIED, "iqm", (69.0, 59.0, 74.5)),
+    (RLIABLE_TIED, "median", (57.5, 45.0, 70.0)),
+    (RLIABLE_TIED, "mean", (63.5, 57.5, 68.75)),
+    (RLIABLE_TIED, "optimality_gap", (39.5, 35.5, 44.75)),
+]
+
+
+@pytest.mark.parametrize(("tasks", "statistic", "expected"), RLIABLE_FOUND)
+def test_aggregates_are_rliables(
+    tasks: list[list[float]], statistic: Aggregate, expected: tuple[float, float, float]
+) -> None:
+    found = aggregate(tasks, statistic, replicates=20_000)
+    assert found.value == pytest.approx(expected[0], abs=1e-9)
+    np.testing.assert_allclose(found[1:], expected[1:], atol=0.5)  # the tied table's quantiles go by steps
+
+
+def test_improvement_is_rliables() -> None:
+    found = probability_of_improvement(RLIABLE_X, RLIABLE_Y, replicates=20_000)
+    assert found.value == pytest.approx(0.66, abs=1e-9)
+    np.testing.assert_allclose(found[1:], (0.48, 0.83), atol=0.01)
+
+
+def test_profile_is_rliables() -> None:
+    found = performance_profile(RLIABLE_TIED, [0.0, 40.0, 70.0, 100.0, 120.0], replicates=20_000)
+    np.testing.assert_allclose(found.value, [0.9, 0.65, 0.4, 0.15, 0.05], atol=1e-9)
+    np.testing.assert_allclose(found.low, [0.8, 0.5, 0.4, 0.05, 0.0], atol=1e-9)
+    np.testing.assert_allclose(found.high, [1.0, 0.75, 0.4, 0.3, 0.15], atol=1e-9)

@@ -49,9 +49,9 @@ def save_npz(dataset: Dataset, path: Path) -> Path:
 
 
 def tiny(name: str, **changes: Any) -> Algorithm:
-    """The algorithm with networks of eight units and one layer, whatever it calls its layers."""
+    """The algorithm with networks of eight units and one layer, whatever it calls its layers, and no long warm-up."""
     small: Any = ALGORITHMS[name].small()
-    sizes: dict[str, Any] = {"width": 8, "batch_size": 32, "learning_rate": 1e-2}
+    sizes: dict[str, Any] = {"width": 8, "score_width": 8, "batch_size": 32, "learning_rate": 1e-2, "warmup_steps": 5}
     for field in dataclasses.fields(small):
         if field.name.endswith("depth"):
             sizes[field.name] = 1

@@ -21,7 +21,7 @@ from rich.table import Table as RichTable
 
 from droprl.data.tasks import find_task
 from droprl.errors import DropError
-from droprl.evaluation.statistics import Estimate, aggregate_iqm, probability_of_improvement, standard_error
+from droprl.evaluation.statistics import Estimate, aggregate, probability_of_improvement, standard_error
 from droprl.report.svg import number
 
 RESULTS = Path(__file__).parent / "results"
@@ -240,7 +240,7 @@ def iqm_over(scores: Mapping[str, np.ndarray], datasets: Iterable[str]) -> Estim
     tasks = [scores[d] for d in datasets if d in scores]
     fewest = min((len(runs) for runs in tasks), default=0)
     known = all(np.isfinite(runs).all() for runs in tasks)
-    return aggregate_iqm([runs[:fewest] for runs in tasks]) if fewest and known else None
+    return aggregate([runs[:fewest] for runs in tasks], "iqm") if fewest and known else None
 
 
 def _iqm_cell(scores: Mapping[str, np.ndarray], datasets: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ from droprl.version import __version__
 
 if TYPE_CHECKING:
     from droprl.adapt import Adaptation
-    from droprl.algorithms import BC, DDROP, DROP, FBC, DropCVAE, Onestep, RvS
+    from droprl.algorithms import BC, DDROP, DROP, DT, FBC, COMs, DropCVAE, Onestep, RvS
     from droprl.data import Dataset, from_arrays, load_dataset
     from droprl.evaluation import Evaluation, evaluate
     from droprl.finetuning import FineTuning, finetune
@@ -24,8 +24,10 @@ __all__ = [
     "BC",
     "DDROP",
     "DROP",
+    "DT",
     "FBC",
     "Adaptation",
+    "COMs",
     "Dataset",
     "DropCVAE",
     "DropError",
@@ -48,6 +50,8 @@ _HOME = {
     "BC": "algorithms",
     "DDROP": "algorithms",
     "DROP": "algorithms",
+    "DT": "algorithms",
+    "COMs": "algorithms",
     "FBC": "algorithms",
     "DropCVAE": "algorithms",
     "Onestep": "algorithms",

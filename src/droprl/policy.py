@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from droprl.adapt import Policy
+from droprl.adapt import Policy, tell_rewards
 from droprl.adapt.policy import Carry
 from droprl.algorithms import Algorithm
 from droprl.data.scaling import Scaling
@@ -65,8 +65,13 @@ class LoadedPolicy:
         origin = self.origin
         return f"<{self.algorithm.name} policy from {origin.dataset}, seed {origin.seed}, update {origin.step:,}>"
 
-    def act(self, observation: np.ndarray) -> np.ndarray:
-        """The action at an observation (observation_size,), or one for each row of (n, observation_size)."""
+    def act(self, observation: np.ndarray, reward: float | np.ndarray | None = None) -> np.ndarray:
+        """The action at an observation (observation_size,), or one for each row of (n, observation_size).
+
+        `reward` is what the action before it earned, a number or one for each row. Only a policy with a target return
+        (dt) makes use of it: without it the return that is still to come stays what it was. At the first action of an
+        episode there is nothing it could belong to, and it is ignored.
+        """
         try:
             with np.errstate(over="ignore"):
                 given = np.asarray(observation, np.float32)
@@ -80,15 +85,30 @@ class LoadedPolicy:
         if not np.all(np.isfinite(given)):
             raise DropError(f"{self._where}: the observation holds NaN or infinity: the policy cannot act on it")
         batch = np.atleast_2d(given)
-        if self._carry is None:
+        begins = self._carry is None
+        if begins:
             self._n_episodes, self._carry = len(batch), self.start(len(batch))
         if len(batch) != self._n_episodes:
             raise DropError(
                 f"{self._where}: {len(batch)} observations for {self._n_episodes} episodes under way: call reset()"
             )
+        if reward is not None:
+            earned = self._rewards(reward)
+            self._carry = self._carry if begins else tell_rewards(self._carry, earned)
         self._carry, actions = self.step(self._carry, batch, jax.random.key(self._n_actions))
         self._n_actions += 1
         return actions if given.ndim == 2 else actions[0]
+
+    def _rewards(self, given: float | np.ndarray) -> np.ndarray:
+        try:
+            rewards = np.broadcast_to(np.asarray(given, np.float32), (self._n_episodes,))
+        except (TypeError, ValueError) as error:
+            raise DropError(
+                f"{self._where}: the reward is not a number, or one for each of {self._n_episodes} episodes ({error})"
+            ) from error
+        if not np.all(np.isfinite(rewards)):
+            raise DropError(f"{self._where}: the reward is NaN or infinite: the policy cannot go by it")
+        return rewards
 
     def reset(self) -> None:
         """Forget the episodes under way."""

@@ -15,7 +15,7 @@ import gymnasium
 import jax
 import numpy as np
 
-from droprl.adapt.policy import Carry, Episode
+from droprl.adapt.policy import Carry, Episode, tell_rewards
 from droprl.data.simulation import make_env
 from droprl.errors import DropError
 from droprl.policy import LoadedPolicy
@@ -103,6 +103,7 @@ def _play(
                     observations[i] = _reset(env, seed + playing[i])
         if record is not None:
             record(carry, seen, rewards)
+        carry = tell_rewards(carry, rewards)
         if began_anew.any():
             carry = _replace(carry, fresh, began_anew)
         if on_step is not None:
@@ -149,6 +150,7 @@ def play_episode(
         following = np.array(found, np.float32)
         start = int(np.asarray(carry.inferred.start)[0]) if isinstance(carry, Episode) else 0
         steps.append((observation, action, float(reward), following, start))
+        carry = tell_rewards(carry, np.array([reward]))
         observation = following
     observations, taken, rewards, followings, starts = zip(*steps, strict=True)
     return Trajectory(

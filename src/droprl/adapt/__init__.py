@@ -1,6 +1,17 @@
 """Test-time adaptation: the search for z* at a state, and the policies that carry it through an episode."""
 
 from droprl.adapt.inference import RULES, Adaptation, InferenceRule, Inferred, infer
-from droprl.adapt.policy import AdaptivePolicy, FixedPolicy, Policy
+from droprl.adapt.policy import AdaptivePolicy, FixedPolicy, HearsRewards, Policy, tell_rewards
 
-__all__ = ["RULES", "Adaptation", "AdaptivePolicy", "FixedPolicy", "InferenceRule", "Inferred", "Policy", "infer"]
+__all__ = [
+    "RULES",
+    "Adaptation",
+    "AdaptivePolicy",
+    "FixedPolicy",
+    "HearsRewards",
+    "InferenceRule",
+    "Inferred",
+    "Policy",
+    "infer",
+    "tell_rewards",
+]

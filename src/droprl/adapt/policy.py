@@ -1,16 +1,18 @@
 """Policies as values: `start(n)` opens n episodes, `act(carry, observations, key)` takes one step in each of them.
 
 Here observations are normalised and actions lie in [-1, 1]; `droprl.policy` adds the task's units. What an episode must
-remember is in the carry, so a z fixed at s₀ and a z inferred anew every m steps are the same kind of thing.
+remember is in the carry, so a z fixed at s₀ and a z inferred anew every m steps are the same kind of thing. A policy
+that goes by what it has earned has a carry that hears rewards (`HearsRewards`); the others are told nothing.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from droprl.adapt.inference import Adaptation, Inferred, infer
@@ -27,6 +29,20 @@ class Policy(Protocol):
     def act(self, carry: Carry, observations: Array, key: Array) -> tuple[Carry, Array]:
         """One action for each of the n observations; `key` is one key for all, or one for each episode."""
         ...
+
+
+@runtime_checkable
+class HearsRewards(Protocol):
+    """The carry of a policy that wants to know what its last action earned, in each episode."""
+
+    def rewarded(self, rewards: Array) -> Self:
+        """The same memory, told the rewards (n,) of the step just taken, in the task's own units."""
+        ...
+
+
+def tell_rewards(carry: Carry, rewards: np.ndarray) -> Carry:
+    """The memory after the step's rewards: to be called between two actions. One that does not listen is unchanged."""
+    return carry.rewarded(jnp.asarray(rewards, jnp.float32)) if isinstance(carry, HearsRewards) else carry
 
 
 class FixedPolicy(eqx.Module):

@@ -20,6 +20,9 @@ UNMOVED_BY_TARGET = 0.1  # change of the action between a poor target and the ch
 UNINFORMED = 0.1  # R² of Q^β: it cannot know whose trajectory a step is from, so less is asked of it than of f
 FAR_FROM_BEHAVIOR = 2.0  # nats for each action dimension: two standard deviations away
 MOSTLY_CLIPPED = 0.2  # share of the weights at their cap
+# Those of the baselines rest on a run or two: what they warn of is certain, where it begins is not.
+DEAF_COST = 0.02  # how much worse the transformer must be with another window's return, as a share of its loss
+FAR_DESIGN = 0.2  # how far a design's actions may be from those it started from, in half-ranges: 0.11 played, 0.22 fell
 
 
 def r_squared(errors: Array, targets: Array, weights: Array) -> Array:
@@ -169,6 +172,59 @@ def distillation_check(metrics: dict[str, float]) -> list[Check]:
         "the student acts as adaptation would at states of the data",
         "undistilled: the student explains little of what adaptation would do; train longer or raise distilled_share",
     )
+
+
+def return_check(metrics: dict[str, float]) -> list[Check]:
+    """Does the Decision Transformer go by the return it is told?"""
+    right = _measured(metrics, "probe_clone_loss")
+    cost = (_measured(metrics, "probe_clone_loss_other_return") - right) / max(abs(right), 1e-12)
+    return _judged(
+        "cost of a wrong return-to-go",
+        cost,
+        cost >= DEAF_COST,
+        "actions are predicted worse with another window's return-to-go than with the right one: the target steers it",
+        "deaf to the return: actions are predicted no worse with another window's return-to-go, so this is plain "
+        "cloning whatever target_return says; train longer, or the data's returns do not tell its actions apart",
+    )
+
+
+def design_checks(metrics: dict[str, float], multiplier_max: float) -> list[Check]:
+    """Is what COMs designed better than the data by its own score, and still a policy like the data's?"""
+    correlation, gain = _measured(metrics, "score_rank_correlation"), _measured(metrics, "design_gain")
+    shift, multiplier = _measured(metrics, "design_action_shift"), _measured(metrics, "multiplier")
+    return [
+        *_judged(
+            "rank correlation of scores and returns",
+            correlation,
+            correlation >= UNRANKED,
+            "f ranks the cloned policies as their returns do",
+            "unranked score: f does not follow the returns of the cloned policies, so ascent on it means nothing; "
+            "train longer or raise threshold",
+        ),
+        *_judged(
+            "gain of the design by its own score",
+            gain,
+            gain > 0,
+            "ascent raises f above that of the best cloned policy",
+            "no design: ascent does not raise f, so the policy is the best clone or worse; lower step_size",
+        ),
+        *_judged(
+            "how far the design's actions are from the best clone's",
+            shift,
+            shift <= FAR_DESIGN,
+            "the design acts like a policy of the data",
+            "runaway design: its actions have little to do with those of the policy it started from; lower step_size "
+            "or ascent_steps, or train longer so that the constraint takes hold",
+        ),
+        *_judged(
+            "multiplier of the constraint",
+            multiplier,
+            multiplier < 0.999 * multiplier_max,
+            "the constraint is within its means",
+            "violated constraint: the multiplier sits at its cap, so adversarial designs out-score those of the data; "
+            "raise threshold or multiplier_max",
+        ),
+    ]
 
 
 def _measured(metrics: dict[str, float], name: str) -> float:

@@ -9,9 +9,10 @@ from jax import Array
 from droprl.adapt import Adaptation, Policy
 from droprl.algorithms.diagnostics import Check
 from droprl.data.dataset import Dataset
-from droprl.data.transitions import Batch, Prepared, Probe, Spec
+from droprl.data.transitions import Prepared, Spec
 
 State = Any  # a PyTree of arrays: weights, targets, optimiser; saved and restored leaf by leaf
+Drawn = Any  # what its `Prepared` draws and shows: a `Batch` and a `Probe`, or windows, or steps in strata
 Metrics = dict[str, Array]
 
 
@@ -43,11 +44,11 @@ class Algorithm(Protocol):
 
     def init(self, key: Array, spec: Spec) -> State: ...
 
-    def update(self, state: State, batch: Batch, key: Array) -> tuple[State, Metrics]: ...
+    def update(self, state: State, batch: Drawn, key: Array) -> tuple[State, Metrics]: ...
 
     def policy(self, state: State) -> Policy: ...
 
-    def diagnose(self, state: State, probe: Probe) -> Metrics:
+    def diagnose(self, state: State, probe: Drawn) -> Metrics:
         """What a person must see to know whether training worked, on a fixed part of the data."""
         ...
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from droprl.bench.runner import Bench
+from droprl.bench.results import Bench
 from droprl.bench.suite import Method
 from droprl.errors import DropError
-from droprl.evaluation.statistics import aggregate_iqm, standard_error
+from droprl.evaluation.statistics import aggregate, standard_error
 from droprl.report import svg
 from droprl.report.charts import frame
 from droprl.report.figure import (
@@ -136,7 +136,7 @@ def _dots(bench: Bench) -> Drawing:
             whole = [s for s in known if s is not None]
             over_all: tuple[Mark, ...] = ()
             if len(whole) == len(suite.tasks):
-                found = aggregate_iqm(whole)
+                found = aggregate(whole, "iqm")
                 over_all = (Mark(found.value, (found.low, found.high), (), i % GREY, svg.number(found.value, 1)),)
             name = method.name if play == method.name else f"{method.name} · {play}"
             rows.append(Row(name, (over_all, *cells)))

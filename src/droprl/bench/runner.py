@@ -1,134 +1,179 @@
-"""Run a suite: what is missing is trained and played, what is there is not done again.
+"""Run a suite's cells: in this process, in processes of their own on this machine, or on a Ray cluster.
 
-OUT/runs/TASK/METHOD are run directories like any other; OUT/plays/TASK/METHOD/PLAY.json is one evaluation each;
-OUT/episodes.csv has every episode in one tidy table.
+Wherever a cell runs, its results are the same. One that fails is said at the end and stops no other; one whose process
+was killed is begun again and goes on from its last checkpoint.
 """
 
 from __future__ import annotations
 
-import csv
-import io
-import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
+import multiprocessing
+import os
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any
 
-import numpy as np
-
-from droprl.bench.suite import Method, Suite
-from droprl.data import Dataset, load_dataset
-from droprl.data.maze import make_maze_dataset
+from droprl.bench.cells import Cell, cells_of, is_done, run_cell
+from droprl.bench.results import Bench
 from droprl.errors import DropError
-from droprl.evaluation import evaluate
-from droprl.train import Run, fit
-from droprl.train.storage import read_json, write_bytes, write_json
 
-MAZE_STEPS = 100_000  # of the mazes that are made on the spot
-COLUMNS = ("task", "method", "play", "seed", "step", "episode", "return", "score", "length")
+ATTEMPTS = 3  # of a cell whose process is killed
+Runner = Callable[[Bench, Sequence[Cell]], dict[Cell, str]]  # what failed, and why
+
+
+def run_suite(bench: Bench, runner: Runner | None = None) -> None:
+    """By default one cell after another in this process."""
+    for method in bench.suite.methods:
+        method.algorithm(bench.preset, bench.suite.name)  # a mistake is said before anything runs
+    bench.write_suite()
+    missing = [cell for cell in cells_of(bench) if not is_done(bench, cell)]
+    failed = (runner or here)(bench, missing)
+    bench.write_episodes()
+    if failed:
+        said = "; ".join(f"{cell}: {reason}" for cell, reason in failed.items())
+        raise DropError(f"{bench.out}: {len(failed)} of {len(missing)} failed ({said}): the rest is done")
+
+
+def here(bench: Bench, cells: Sequence[Cell]) -> dict[Cell, str]:
+    return {cell: reason for cell in cells if (reason := _attempt(bench, cell)) is not None}
+
+
+# --- processes on this machine ---
 
 
 @dataclass(frozen=True)
-class Bench:
-    """A suite and where its results are."""
+class InProcesses:
+    """A process for each cell, so many at once. Their memory is their own, and none takes another down."""
 
-    suite: Suite
-    out: Path
-    data: Path | None = None
-    preset: Literal["paper", "small"] = "paper"
+    workers: int = 1
 
-    def run_path(self, task: str, method: Method) -> Path:
-        return self.out / "runs" / file_name(task) / file_name(method.name)
-
-    def play_path(self, task: str, method: Method, play: str) -> Path:
-        return self.out / "plays" / file_name(task) / file_name(method.name) / f"{file_name(play)}.json"
-
-    def evaluation(self, task: str, method: Method, play: str) -> dict[str, Any] | None:
-        """What was played, as it was written; None where it is still to come."""
-        path = self.play_path(task, method, play)
-        return read_json(path) if path.exists() else None
-
-    def scores(self, task: str, method: Method, play: str) -> np.ndarray | None:
-        """The mean of every seed over its episodes and checkpoints: D4RL-normalised, or returns without a reference."""
-        found = self.evaluation(task, method, play)
-        if found is None:
-            return None
-        of_seed: dict[int, list[float]] = {}
-        for result in found["results"]:
-            of_seed.setdefault(result["seed"], []).extend(result["scores"] or result["returns"])
-        return np.array([np.mean(values) for values in of_seed.values()])
-
-    def milliseconds(self, task: str, method: Method, play: str) -> np.ndarray | None:
-        """For one action; one number, as the seeds share the machine."""
-        found = self.evaluation(task, method, play)
-        known = found["milliseconds_per_action"] if found else None
-        return None if known is None else np.array([known])
+    def __call__(self, bench: Bench, cells: Sequence[Cell]) -> dict[Cell, str]:
+        if self.workers < 1:
+            raise DropError(f"workers is {self.workers}: give at least 1")
+        waiting, attempts, failed = deque(cells), Counter[Cell](), dict[Cell, str]()
+        running: dict[Connection, tuple[BaseProcess, Cell]] = {}
+        try:
+            while waiting or running:
+                while waiting and len(running) < self.workers:
+                    cell = waiting.popleft()
+                    running.update([_started(bench, cell)])
+                answering = wait(list(running))
+                for pipe in [p for p in running if p in answering]:
+                    process, cell = running.pop(pipe)
+                    died, reason = _answer(pipe)
+                    process.join()
+                    attempts[cell] += 1
+                    if died and attempts[cell] < ATTEMPTS:
+                        waiting.append(cell)
+                    elif died or reason is not None:
+                        failed[cell] = reason or f"its process ended with {process.exitcode}, {ATTEMPTS} times"
+        finally:
+            for process, _ in running.values():  # Ctrl-C reaches them too: they save and stop
+                process.join()
+        return failed
 
 
-def file_name(text: str) -> str:
-    return re.sub(r"[^-+.=\w]+", "-", text)
+def _started(bench: Bench, cell: Cell) -> tuple[Connection, tuple[BaseProcess, Cell]]:
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_work, args=(theirs, os.getpid(), bench, cell), name=str(cell))
+    process.start()
+    theirs.close()
+    return ours, (process, cell)
 
 
-def run_suite(bench: Bench, say: Callable[[str, str, str], None] = lambda task, method, state: None) -> None:
-    """`say` hears of every task and method what is being done with it."""
-    suite = bench.suite
-    algorithms = {method.name: method.algorithm(bench.preset, suite.name) for method in suite.methods}
-    for task in suite.tasks:
-        dataset: Dataset | None = None
-        for method in suite.methods:
-            path = bench.run_path(task, method)
-            if not ((path / "config.json").exists() and Run(path).finished and _is_played(bench, task, method)):
-                dataset = dataset or find_task_data(task, bench.data)
-                say(task, method.name, "training")
-                run = fit(
-                    dataset, algorithms[method.name], out=path, seeds=suite.seeds, steps=suite.steps, progress=False
+def _answer(pipe: Connection) -> tuple[bool, str | None]:
+    """(whether the process died without one, why the cell failed)."""
+    with pipe:
+        try:
+            return False, pipe.recv()
+        except EOFError:
+            return True, None
+
+
+def _work(pipe: Connection, parent: int, bench: Bench, cell: Cell) -> None:
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    with suppress(KeyboardInterrupt):  # saved: the same command goes on
+        pipe.send(_attempt(bench, cell))
+
+
+def _end_with(parent: int) -> None:
+    """A suite that is killed leaves nobody behind."""
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os._exit(1)
+
+
+# --- Ray ---
+
+
+@dataclass(frozen=True)
+class OnRay:
+    """A Ray task for each cell, placed by what it asks for. All machines must see OUT and the data under one path."""
+
+    address: str | None = None  # of a cluster; None starts Ray on this machine
+    cpus: float = 1.0
+    gpus: float = 0.0
+
+    def __call__(self, bench: Bench, cells: Sequence[Cell]) -> dict[Cell, str]:
+        try:
+            import ray
+        except ImportError as error:
+            raise DropError("Ray is not installed: pip install 'droprl[ray]'") from error
+        variables = {name: os.environ[name] for name in ("XLA_FLAGS", "JAX_PLATFORMS") if name in os.environ}
+        began = not ray.is_initialized()
+        if began:
+            try:
+                ray.init(
+                    self.address, include_dashboard=False, log_to_driver=False, runtime_env={"env_vars": variables}
                 )
-                for play, settings in suite.plays_of(method).items():
-                    if not bench.play_path(task, method, play).exists():
-                        say(task, method.name, f"playing {play}")
-                        _play(bench, task, method, play, run, settings)
-            say(task, method.name, "done")
-    write_bytes(bench.out / "episodes.csv", _tidy(bench).encode())
+            except (ConnectionError, ValueError, RuntimeError) as error:
+                raise DropError(f"{self.address}: no Ray cluster answers there ({error}): check the address") from error
+        try:
+            return self._run(ray, bench, cells)
+        finally:
+            if began:
+                ray.shutdown()
+
+    def _run(self, ray: Any, bench: Bench, cells: Sequence[Cell]) -> dict[Cell, str]:
+        has = ray.cluster_resources()
+        for kind, asked in (("CPU", self.cpus), ("GPU", self.gpus)):
+            if asked > has.get(kind, 0.0):
+                raise DropError(
+                    f"a run asks for {asked:g} {kind}s and the cluster has {has.get(kind, 0.0):g}: ask for fewer"
+                )
+        bench = replace(bench, out=bench.out.absolute(), data=None if bench.data is None else bench.data.absolute())
+        task = ray.remote(num_cpus=self.cpus, num_gpus=self.gpus, max_retries=ATTEMPTS - 1)(_attempt_there)
+        waiting = {task.remote(bench, cell): cell for cell in cells}
+        failed: dict[Cell, str] = {}
+        while waiting:
+            for ref in ray.wait(list(waiting))[0]:
+                cell = waiting.pop(ref)
+                try:
+                    reason = ray.get(ref)
+                except ray.exceptions.RayError as error:
+                    reason = " ".join(str(error).split())
+                if reason is not None:
+                    failed[cell] = reason
+        return failed
 
 
-def find_task_data(task: str, data: Path | None) -> Dataset:
-    """FOLDER/TASK.hdf5, each part of it where several are joined with +; a maze that is not there is made."""
-    files = [data / f"{part}.hdf5" for part in task.split("+")] if data is not None else []
-    if files and all(file.exists() for file in files):
-        return load_dataset("+".join(map(str, files)))
-    if task.startswith("maze2d-"):
-        return make_maze_dataset(task, MAZE_STEPS, seed=0)
-    if Path(task).exists() or "/" in task:
-        return load_dataset(task)
-    where = f"{data} has no {task}.hdf5" if data is not None else "say where its file is with --data FOLDER"
-    raise DropError(f"task {task}: {where}")
+def _attempt_there(bench: Bench, cell: Cell) -> str | None:
+    if not (bench.out / "suite.json").exists():
+        return f"{bench.out} is not on the machine that was to run it: use a folder that all of them share"
+    return _attempt(bench, cell)
 
 
-def _is_played(bench: Bench, task: str, method: Method) -> bool:
-    return all(bench.play_path(task, method, play).exists() for play in bench.suite.plays_of(method))
-
-
-def _play(bench: Bench, task: str, method: Method, play: str, run: Run, settings: dict[str, Any]) -> None:
-    suite = bench.suite
-    found = evaluate(run, episodes=suite.episodes, protocol=suite.protocol, progress=False, **settings)
-    write_json(bench.play_path(task, method, play), found.to_json())
-
-
-def _tidy(bench: Bench) -> str:
-    said = io.StringIO()
-    writer = csv.writer(said, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    writer.writerows(_rows(bench))
-    return said.getvalue()
-
-
-def _rows(bench: Bench) -> Iterator[tuple[object, ...]]:
-    suite = bench.suite
-    for task in suite.tasks:
-        for method in suite.methods:
-            for play in suite.plays_of(method):
-                found = bench.evaluation(task, method, play)
-                for r in found["results"] if found else ():
-                    scores = r["scores"] or [""] * len(r["returns"])
-                    for i, (earned, score, length) in enumerate(zip(r["returns"], scores, r["lengths"], strict=True)):
-                        yield task, method.name, play, r["seed"], r["step"], i, earned, score, length
+def _attempt(bench: Bench, cell: Cell) -> str | None:
+    """Why it failed."""
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # a GPU may be shared
+    try:
+        run_cell(bench, cell)
+    except DropError as error:
+        return str(error)
+    return None

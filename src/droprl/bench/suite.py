@@ -25,8 +25,8 @@ class Method:
 
     name: str
     algo: str
-    settings: dict[str, Any] = field(default_factory=dict)
-    sizes: dict[str, Any] = field(default_factory=dict)  # the suite's [sizes], of all its methods
+    settings: dict[str, Any] = field(default_factory=dict, hash=False)
+    sizes: dict[str, Any] = field(default_factory=dict, hash=False)  # the suite's [sizes], of all its methods
 
     def algorithm(self, preset: Literal["paper", "small"], where: str) -> Algorithm:
         """The small preset takes the place of the suite's own sizes."""
@@ -77,6 +77,16 @@ class Suite:
     def plays_of(self, method: Method) -> dict[str, dict[str, Any]]:
         adapts = self.plays and ALGORITHMS[method.algo]().adaptation is not None
         return self.plays if adapts else ({method.name: {}} if self.episodes else {})
+
+
+def suite_from_json(content: Any, where: str) -> Suite:
+    """The suite that `asdict` turned into JSON."""
+    try:
+        methods = tuple(Method(**m) for m in content["methods"])
+        figure = Figure(**content["figure"] | {"values": tuple(content["figure"]["values"])})
+        return Suite(**content | {"methods": methods, "figure": figure, "tasks": tuple(content["tasks"])})
+    except (KeyError, TypeError) as error:
+        raise DropError(f"{where}: is not a suite: run the suite again") from error
 
 
 def load_suite(name: str | Path) -> Suite:

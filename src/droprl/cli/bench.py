@@ -13,12 +13,14 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from droprl.bench import Bench, load_suite, run_suite
+from droprl.bench import Bench, InProcesses, OnRay, load_suite, run_suite
+from droprl.bench.cells import Cell, state_of
 from droprl.bench.figure import suite_figure
 from droprl.cli.options import parse, use_compilation_cache
-from droprl.evaluation.statistics import aggregate_iqm
+from droprl.evaluation.statistics import aggregate
 from droprl.train.storage import write_bytes
 
+HERE = "local"  # --ray without an address
 SuiteName = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="SUITE")]
 
 
@@ -42,6 +44,15 @@ class BenchOptions:
     """Other than the suite's."""
     episodes: int | None = None
     """Other than the suite's."""
+    workers: int = 1
+    """Trainings at once on this machine, each in a process of its own."""
+    ray: str | None = None
+    """Spread the suite over a Ray cluster instead: its address, or nothing to start Ray on this machine. All machines
+    must see OUT and the data under the same path."""
+    cpus: float = 1.0
+    """Of the cluster, for each training."""
+    gpus: float = 0.0
+    """Likewise; a part of a GPU will do."""
     draw: bool = False
     """Run nothing: the table and the figure of what is in OUT."""
 
@@ -51,12 +62,18 @@ def bench(words: list[str]) -> None:
         _list()
         return
     use_compilation_cache()
+    if "--ray" in words and (words[words.index("--ray") + 1 :] or ["--"])[0].startswith("--"):
+        words.insert(words.index("--ray") + 1, HERE)
     options = parse(BenchOptions, "bench", words)
     changes = {"tasks": options.tasks, "seeds": options.seeds, "steps": options.steps, "episodes": options.episodes}
     suite = load_suite(options.suite).changed(**changes)
     made = Bench(suite, options.out or Path("bench") / suite.name, options.data, options.preset)
     if not options.draw:
-        _run(made)
+        runner: InProcesses | OnRay = InProcesses(options.workers)
+        if options.ray is not None:
+            runner = OnRay(None if options.ray == HERE else options.ray, options.cpus, options.gpus)
+        with Live(get_renderable=lambda: progress_table(made), console=Console(stderr=True), refresh_per_second=1):
+            run_suite(made, runner)
     write_bytes(made.out / "figure.svg", suite_figure(made).encode())
     console = Console()
     if suite.plays or suite.episodes:
@@ -64,17 +81,6 @@ def bench(words: list[str]) -> None:
     if suite.claim:
         console.print(f"The paper: {suite.claim}", highlight=False, soft_wrap=True)
     console.print(f"{made.out / 'figure.svg'} is written", highlight=False, soft_wrap=True)
-
-
-def _run(made: Bench) -> None:
-    states: dict[tuple[str, str], str] = {}
-    with Live(_progress(made, states), console=Console(stderr=True), transient=True) as live:
-
-        def say(task: str, method: str, state: str) -> None:
-            states[task, method] = state
-            live.update(_progress(made, states))
-
-        run_suite(made, say)
 
 
 def _list() -> None:
@@ -88,12 +94,13 @@ def _list() -> None:
     Console().print(table)
 
 
-def _progress(made: Bench, states: dict[tuple[str, str], str]) -> Table:
+def progress_table(made: Bench) -> Table:
+    """What every method does on every task, read from the disk."""
     table = Table(title=made.suite.title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     for heading in ("task", *(m.name for m in made.suite.methods)):
         table.add_column(heading, no_wrap=True)
     for task in made.suite.tasks:
-        table.add_row(task, *(states.get((task, m.name), "·") for m in made.suite.methods))
+        table.add_row(task, *(state_of(made, Cell(task, m)) for m in made.suite.methods))
     return table
 
 
@@ -109,7 +116,7 @@ def score_table(made: Bench) -> Table:
             whole = [s for s in found if s is not None]
             over_all = "–"
             if len(whole) == len(found):
-                iqm = aggregate_iqm(whole)
+                iqm = aggregate(whole, "iqm")
                 over_all = f"{iqm.value:.1f} [{iqm.low:.1f}, {iqm.high:.1f}]"
             table.add_row(method.name, "–" if play == method.name else play, *cells, over_all)
     return table

@@ -99,5 +99,9 @@ def use_compilation_cache() -> None:
     import jax
 
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    jax.config.update("jax_compilation_cache_dir", str(root / "droprl" / "jax"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+    for name, value in (
+        ("jax_compilation_cache_dir", str(root / "droprl" / "jax")),
+        ("jax_persistent_cache_min_compile_time_secs", 0.5),
+    ):
+        jax.config.update(name, value)
+        os.environ[name.upper()] = str(value)  # for the processes that this one starts

@@ -26,7 +26,7 @@ class Train(Generic[A]):
     source: Source
     """A D4RL .hdf5 file, an .npz file, a Minari id, or several joined with +."""
     settings: A
-    algo: Literal["drop", "drop-cvae", "ddrop", "bc", "fbc", "rvs", "onestep"] = "drop"
+    algo: Literal["drop", "drop-cvae", "ddrop", "bc", "fbc", "rvs", "onestep", "dt", "coms"] = "drop"
     """Which algorithm; the options further down are its own."""
     preset: Preset = "paper"
     """paper: the paper's sizes. small: for CPUs."""

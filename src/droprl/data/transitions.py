@@ -7,7 +7,7 @@ is not the next row's observation (after a timeout, or where `next_observations`
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -38,9 +38,12 @@ class Batch(NamedTuple):
 
 
 class Sampler(Protocol):
-    """Whatever batches are drawn from."""
+    """Whatever batches are drawn from: of steps (`Batch`), or of what else the algorithm's `update` takes."""
 
-    def sample(self, key: jax.Array, size: int) -> Batch: ...
+    def sample(self, key: jax.Array, size: int) -> Any: ...
+
+
+S = TypeVar("S", bound=Sampler, covariant=True)
 
 
 class Transitions(NamedTuple):
@@ -79,6 +82,28 @@ class Transitions(NamedTuple):
         return self.take(self.sub_task_rows[self.sub_task_begin[sub_task] + step], sub_task)
 
 
+class Strata(NamedTuple):
+    """As many steps of every sub-task, and what each of them earned."""
+
+    steps: Batch  # every field is (N, steps, …)
+    returns: Array  # (N,) mean returns, with zero mean and unit variance over the sub-tasks
+
+
+class Stratified(NamedTuple):
+    """Draws from all sub-tasks evenly: for networks of their own, one a sub-task, that are trained side by side."""
+
+    table: Transitions
+    returns: Array  # (N,)
+
+    def sample(self, key: jax.Array, size: int) -> Strata:
+        """`size` steps divided by the N sub-tasks, rounded down, and at least one of each."""
+        n = self.returns.shape[0]
+        sub_task = jnp.broadcast_to(jnp.arange(n, dtype=jnp.int32)[:, None], (n, max(1, size // n)))
+        step = jax.random.randint(key, sub_task.shape, 0, self.table.sub_task_size[sub_task])
+        rows = self.table.sub_task_rows[self.table.sub_task_begin[sub_task] + step]
+        return Strata(self.table.take(rows, sub_task), self.returns)
+
+
 class Probe(NamedTuple):
     """A fixed look at the data for the diagnostics: the same steps at every diagnosis of a run."""
 
@@ -97,13 +122,13 @@ class Spec:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class Prepared(Generic[S]):
     """A dataset made ready for one algorithm."""
 
     spec: Spec
     scaling: Scaling
-    transitions: Transitions
-    probe: Probe
+    transitions: S
+    probe: Any  # what `diagnose` looks at: a `Probe`, unless the algorithm does not learn from single steps
     sub_tasks: SubTasks
     sub_task_returns: np.ndarray
     reward_scale: float  # rewards are divided by it: the standard deviation of discounted returns
@@ -119,7 +144,7 @@ def prepare(
     normalize_observations: bool = True,
     scale_rewards: bool = True,
     outcomes: np.ndarray | None = None,
-) -> Prepared:
+) -> Prepared[Transitions]:
     """Scale, look up successors and sum n-step targets, once, on the host.
 
     `outcomes`, a number for each step, take the place of the rewards: what a policy is conditioned on, not a target.

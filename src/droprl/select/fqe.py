@@ -16,6 +16,7 @@ import numpy as np
 import optax
 from jax import Array
 
+from droprl.adapt import HearsRewards
 from droprl.data.dataset import Dataset
 from droprl.data.returns import discounted_returns
 from droprl.data.scaling import fit_scaling
@@ -81,6 +82,8 @@ def _chosen_actions(policy: LoadedPolicy, dataset: Dataset, table: Transitions) 
     adaptation = policy.algorithm.adaptation
     if adaptation is not None and adaptation.reinference_interval > 1:
         raise DropError("what a policy does must follow from the state: set reinference_interval to 1")
+    if isinstance(policy.start(1), HearsRewards):
+        raise DropError(f"what a policy does must follow from the state: {policy.algorithm.name} goes by its past")
     scaling = fit_scaling(dataset)
     observations = table.observations * scaling.observation_std + scaling.observation_mean
     firsts = observations[_first_rows(dataset, np.asarray(table.successor), len(observations))]

@@ -1,8 +1,8 @@
-"""Can N and K be chosen without playing? `python benchmarks/selection/run.py TASK … --data FOLDER`.
+"""Can N and K be chosen without playing? `python benchmarks/selection/judge.py TASK … --data FOLDER`.
 
 For every task: DROP is trained once for each N, `droprl.select` judges all candidates by its two ways (fitted Q
 evaluation, no episode; the fitting loss and a budget of episodes, the paper's), and then every candidate is played for
-many more episodes, of other seeds: the truth. OUT/TASK.json has all of it; `summary.py` compares.
+many more episodes, of other seeds: the truth. OUT/TASK.json has all of it; `compare.py` says how right they were.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from droprl.algorithms import DROP
-from droprl.bench.runner import find_task_data
+from droprl.bench.cells import find_task_data
 from droprl.evaluation import evaluate
 from droprl.select import select
 from droprl.train.storage import write_json

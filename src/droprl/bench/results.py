@@ -1,0 +1,108 @@
+"""A suite and its results on the disk.
+
+OUT/runs/TASK/METHOD are run directories like any other; OUT/plays/TASK/METHOD/PLAY.json is one evaluation each;
+OUT/costs/TASK/METHOD.json says what training took; OUT/episodes.csv has every episode in one tidy table;
+OUT/suite.json is the suite as it was run.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from droprl.bench.suite import Method, Suite, suite_from_json
+from droprl.errors import DropError
+from droprl.train.storage import read_json, write_bytes, write_json
+
+COLUMNS = ("task", "method", "play", "seed", "step", "episode", "return", "score", "length")
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A suite and where its results are."""
+
+    suite: Suite
+    out: Path
+    data: Path | None = None
+    preset: Literal["paper", "small"] = "paper"
+
+    def run_path(self, task: str, method: Method) -> Path:
+        return self.out / "runs" / file_name(task) / file_name(method.name)
+
+    def play_path(self, task: str, method: Method, play: str) -> Path:
+        return self.out / "plays" / file_name(task) / file_name(method.name) / f"{file_name(play)}.json"
+
+    def cost_path(self, task: str, method: Method) -> Path:
+        return self.out / "costs" / file_name(task) / f"{file_name(method.name)}.json"
+
+    def evaluation(self, task: str, method: Method, play: str) -> dict[str, Any] | None:
+        """What was played, as it was written; None where it is still to come."""
+        path = self.play_path(task, method, play)
+        return read_json(path) if path.exists() else None
+
+    def is_played(self, task: str, method: Method, play: str) -> bool:
+        """As the suite asks for it: with fewer or more episodes or checkpoints it is played again."""
+        found = self.evaluation(task, method, play)
+        if found is None or found["protocol"] != self.suite.protocol:
+            return False
+        seeds = {result["seed"] for result in found["results"]}
+        return len(seeds) == self.suite.seeds and all(
+            len(result["returns"]) == self.suite.episodes for result in found["results"]
+        )
+
+    def scores(self, task: str, method: Method, play: str) -> np.ndarray | None:
+        """The mean of every seed over its episodes and checkpoints: D4RL-normalised, or returns without a reference."""
+        found = self.evaluation(task, method, play)
+        if found is None:
+            return None
+        of_seed: dict[int, list[float]] = {}
+        for result in found["results"]:
+            of_seed.setdefault(result["seed"], []).extend(result["scores"] or result["returns"])
+        return np.array([np.mean(values) for values in of_seed.values()])
+
+    def milliseconds(self, task: str, method: Method, play: str) -> np.ndarray | None:
+        """For one action; one number, as the seeds share the machine."""
+        found = self.evaluation(task, method, play)
+        known = found["milliseconds_per_action"] if found else None
+        return None if known is None else np.array([known])
+
+    def write_suite(self) -> None:
+        write_json(self.out / "suite.json", asdict(self.suite) | {"preset": self.preset})
+
+    def write_episodes(self) -> None:
+        said = io.StringIO()
+        writer = csv.writer(said, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        writer.writerows(self._rows())
+        write_bytes(self.out / "episodes.csv", said.getvalue().encode())
+
+    def _rows(self) -> Iterator[tuple[object, ...]]:
+        for task in self.suite.tasks:
+            for method in self.suite.methods:
+                for play in self.suite.plays_of(method):
+                    found = self.evaluation(task, method, play)
+                    for r in found["results"] if found else ():
+                        scores = r["scores"] or [""] * len(r["returns"])
+                        for i, one in enumerate(zip(r["returns"], scores, r["lengths"], strict=True)):
+                            yield task, method.name, play, r["seed"], r["step"], i, *one
+
+
+def load_bench(out: Path) -> Bench:
+    """What `drop bench` left in a folder."""
+    where = out / "suite.json"
+    if not where.exists():
+        raise DropError(f"{out}: has no suite.json: give the folder that `drop bench` made")
+    content = read_json(where)
+    small = isinstance(content, dict) and content.pop("preset", "paper") == "small"
+    return Bench(suite_from_json(content, str(where)), out, preset="small" if small else "paper")
+
+
+def file_name(text: str) -> str:
+    return re.sub(r"[^-+.=\w]+", "-", text)

@@ -1,0 +1,132 @@
+"""The same suite in other processes and on a real Ray, some of them killed: the results are those of a plain run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from training import learnable_dataset, save_npz
+
+from droprl.bench import Bench, InProcesses, OnRay, run_suite
+from droprl.bench.suite import Figure, Method, Suite
+from droprl.errors import DropError
+from droprl.train import Run
+
+SLOW = Method("slow", "bc", {"width": 8, "batch_size": 16})
+
+
+def suite_of(source: Path, steps: int = 4_000) -> Suite:
+    return Suite("two", "Two runs", "", (str(source),), (SLOW, Method("other", "fbc", SLOW.settings)), {},
+                 Figure("training"), steps, 2, 0)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_npz(learnable_dataset(), tmp_path_factory.mktemp("data") / "learnable.npz")
+
+
+@pytest.fixture(scope="module")
+def plain(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    made = Bench(suite_of(source), tmp_path_factory.mktemp("plain"))
+    run_suite(made)
+    return made
+
+
+def weights(bench: Bench) -> dict[str, bytes]:
+    found: dict[str, bytes] = {}
+    for task in bench.suite.tasks:
+        for method in bench.suite.methods:
+            last = Run(bench.run_path(task, method)).checkpoint().path
+            found |= {f"{method.name}/{p.name}": p.read_bytes() for p in sorted(last.glob("*.safetensors"))}
+    assert len(found) >= 2
+    return found
+
+
+class KillOnce:
+    """Kills, once, the process that holds a run's lock, as soon as the run has a checkpoint and is not finished."""
+
+    def __init__(self, run: Path, steps: int) -> None:
+        self.killed: int | None = None
+        self._run, self._steps = run, steps
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> KillOnce:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._over.is_set() and self.killed is None:
+            time.sleep(0.01)
+            if (self._run / "config.json").exists():
+                steps = [c.step for c in Run(self._run).checkpoints()]
+                if steps and max(steps) < self._steps:
+                    self.killed = holder(self._run / ".lock")
+                    if self.killed is not None:
+                        os.kill(self.killed, signal.SIGKILL)
+
+
+def holder(lock: Path) -> int | None:
+    """The process that has this file open, other than this one."""
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit() and int(process.name) != os.getpid():
+            try:
+                if any(os.path.realpath(f) == os.path.realpath(lock) for f in (process / "fd").iterdir()):
+                    return int(process.name)
+            except OSError:
+                continue
+    return None
+
+
+linux = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="finds the worker through /proc")
+
+
+@linux
+def test_a_process_that_is_killed_changes_nothing(plain: Bench, source: Path, tmp_path: Path) -> None:
+    made = Bench(suite_of(source), tmp_path / "out")
+    with KillOnce(made.run_path(str(source), SLOW), made.suite.steps) as killer:
+        run_suite(made, InProcesses(2))
+    assert killer.killed is not None
+    assert weights(made) == weights(plain)
+
+
+def test_a_process_that_always_dies_is_given_up_and_named(source: Path, tmp_path: Path) -> None:
+    made = Bench(suite_of(source, steps=10), tmp_path / "out")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XLA_FLAGS", "--no_such_flag")  # XLA ends a process that has this
+        with pytest.raises(DropError, match=r"2 of 2 failed .* 3 times"):
+            run_suite(made, InProcesses(2))
+
+
+def test_a_ray_without_room_or_address_is_said(source: Path, tmp_path: Path, ray_of_two: Any) -> None:
+    made = Bench(suite_of(source, steps=10), tmp_path / "out")
+    with pytest.raises(DropError, match="asks for 99 GPUs and the cluster has 0"):
+        run_suite(made, OnRay(gpus=99))
+
+
+@linux
+def test_ray_gives_the_same_with_a_worker_killed(plain: Bench, source: Path, tmp_path: Path, ray_of_two: Any) -> None:
+    made = Bench(suite_of(source), tmp_path / "out")
+    with KillOnce(made.run_path(str(source), SLOW), made.suite.steps) as killer:
+        run_suite(made, OnRay())
+    assert killer.killed is not None
+    assert weights(made) == weights(plain)
+
+
+@pytest.fixture(scope="module")
+def ray_of_two() -> Iterator[Callable[[], None]]:
+    """A real Ray with two worker processes."""
+    ray = pytest.importorskip("ray")
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    yield ray
+    ray.shutdown()
