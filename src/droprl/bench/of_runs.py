@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 
-from droprl.bench.runner import Bench, file_name
+from droprl.bench.results import Bench
 from droprl.bench.suite import Method
 from droprl.errors import DropError
 from droprl.policy import policy_of_run
@@ -67,12 +66,12 @@ def episode_of(bench: Bench) -> EpisodeOfRun | None:
                 walks, predicted = walks_of(run), scores_at_start(policy_of_run(run))
             except DropError as error:
                 return EpisodeOfRun("", problem=f"No episode could be played for this page: {error}.")
-            predictions = [p for w in walks if (p := _predictions(run, w)) is not None]
+            predictions = [p for w in walks if (p := predictions_of(run, w)) is not None]
             return EpisodeOfRun(f"{method.name} on {task}", walks, sub_tasks_of(run, predicted), predictions)
     return None
 
 
-def _predictions(run: Run, walk: EmbeddingWalk) -> Predictions | None:
+def predictions_of(run: Run, walk: EmbeddingWalk) -> Predictions | None:
     discount = getattr(run.config.algorithm, "discount", None)
     scale = read_json(run.path / "data.json").get("reward_scale")
     if not discount or not scale or not walk.rewards:
@@ -91,7 +90,7 @@ def read_costs(bench: Bench, played: Sequence[tuple[Entry, Method, Mapping[str, 
     """The median over the tasks of what was measured; empty where nothing was."""
     found = []
     for entry, method, evaluations in played:
-        paths = [bench.out / "costs" / file_name(t) / f"{file_name(method.name)}.json" for t in bench.suite.tasks]
+        paths = [bench.cost_path(task, method) for task in bench.suite.tasks]
         measured = [read_json(path) for path in paths if path.exists()]
         found.append(
             Cost(
@@ -117,12 +116,9 @@ def _median(values: Any) -> float:
 
 def origin_of(bench: Bench, task: str, env: str) -> str | None:
     """What the task's file says of itself; mazes that are made on the spot have none, and are regenerated."""
-    files = [bench.data / f"{part}.hdf5" for part in task.split("+")] if bench.data is not None else []
-    run = next((r for m in bench.suite.methods if (r := _run(bench, task, m))), None)
-    files += [Path(part) for part in run.config.data.source.split("+")] if run else []
-    for file in files:
-        if file.suffix in (".hdf5", ".h5") and file.is_file():
-            with h5py.File(file) as opened:
-                said = opened.attrs.get("origin")
-            return said.decode() if isinstance(said, bytes) else None if said is None else str(said)
+    file = None if bench.data is None else bench.data / f"{task.split('+')[0]}.hdf5"
+    if file is not None and file.is_file():
+        with h5py.File(file) as opened:
+            said = opened.attrs.get("origin")
+        return said.decode() if isinstance(said, bytes) else None if said is None else str(said)
     return "regenerated on the spot" if env.startswith("droprl/") else None

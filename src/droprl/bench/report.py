@@ -4,22 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from droprl.bench.of_runs import episode_of, origin_of, read_costs, training_charts
-from droprl.bench.over_tasks import aggregate, performance_profile
-from droprl.bench.runner import Bench
+from droprl.bench.results import Bench
 from droprl.bench.suite import Method
 from droprl.data.tasks import find_task
 from droprl.errors import DropError
-from droprl.evaluation.statistics import Estimate, bootstrap_interval, probability_of_improvement
+from droprl.evaluation import statistics
+from droprl.evaluation.statistics import (
+    Estimate,
+    aggregate,
+    bootstrap_interval,
+    pairwise_improvement,
+    performance_profile,
+)
 from droprl.report.contents import Chart, ScoreRow, Series
 from droprl.report.published import published_scores
 from droprl.report.suite_contents import Aggregate, Entry, Improvements, SuiteReport, TaskScores
 
-STATISTICS: dict[Literal["iqm", "median", "mean", "optimality_gap"], str] = {
+STATISTICS: dict[statistics.Aggregate, str] = {
     "iqm": "IQM",
     "median": "Median",
     "mean": "Mean",
@@ -50,17 +56,17 @@ def build_suite_report(bench: Bench, command: str, notes: Sequence[str] = (), ep
     whole = [p for p in everything if len(p.runs) == len(tasks) and len({len(r) for r in p.runs.values()}) == 1]
     comparable = len(tasks) == 1 or (len(units) == 1 and units != ["return"])
     over_all = whole if comparable else []
-    regenerated, data = _data(bench, tasks, everything)
+    origin, data = _data(bench, tasks, everything)
     scored = comparable and units != ["return"]
     walks = episode_of(bench) if episode else None
-    said = [*notes, *regenerated, *_caveats(everything), *_left_out(everything, whole, comparable)]
+    said = [*notes, origin, *_caveats(everything), *_left_out(everything, whole, comparable)]
     return SuiteReport(
         title=bench.suite.title,
         claim=bench.suite.claim,
         command=command,
         score_unit=units[0] if len(units) == 1 else "score, or return where the task has no reference",
         facts=_facts(bench, tasks, everything, data),
-        notes=said + ([walks.problem] if walks and walks.problem else []),
+        notes=[note for note in (*said, walks.problem if walks else "") if note],
         data=data,
         entries=[p.entry for p in everything],
         overall=[_row(p, tasks) for p in over_all],
@@ -109,17 +115,18 @@ def _known_name(task: str, everything: Sequence[Played]) -> str:
     return known.name if known else task
 
 
-def _data(bench: Bench, tasks: Sequence[str], everything: Sequence[Played]) -> tuple[list[str], str]:
-    """A note on data that were made anew, and the words for the data beside a number."""
+def _data(bench: Bench, tasks: Sequence[str], everything: Sequence[Played]) -> tuple[str, str]:
+    """A note on where the data came from, and the words for the data beside a number."""
     envs = {t: e["env"] for p in everything for t, e in p.evaluations.items()}
     origins = {task: origin_of(bench, task, envs.get(task, "")) for task in tasks}
     anew = [task for task, origin in origins.items() if origin and origin.lower().startswith("regenerated")]
     if not anew:
-        unknown = tasks and not any(origins.values())
-        return [], f"data named {', '.join(tasks)}" if unknown else "the files named in the table"
+        unknown = [task for task, origin in origins.items() if not origin]
+        note = f"It is not recorded whether these are D4RL’s own files: {', '.join(unknown)}." if unknown else ""
+        return note, ", ".join(tasks) if len(tasks) < 3 else f"{len(tasks)} datasets of those names"
     which = "" if len(anew) == len(tasks) else f" ({', '.join(anew)})"
     note = f"Regenerated data{which}: not D4RL’s files; the scores are not comparable with published ones."
-    return [note], "regenerated data" if len(anew) == len(tasks) else "data in part regenerated"
+    return note, "regenerated data" if len(anew) == len(tasks) else "data in part regenerated"
 
 
 def _caveats(everything: Sequence[Played]) -> list[str]:
@@ -205,7 +212,7 @@ def _profile(several: Sequence[Played], unit: str) -> Chart:
     for p, look in zip(several, looks, strict=True):
         found = performance_profile([*p.runs.values()], thresholds)
         x, y, low, high = (np.asarray(part).tolist() for part in (thresholds, found.value, found.low, found.high))
-        series.append(Series(p.entry.name, x, y, low, high, look))
+        series.append(Series(p.entry.name, x, y, low, high, look=look))
     note = "A run is a seed’s mean on one task; every task counts alike. Bands: pointwise 95 % intervals."
     return Chart("Share of runs that score more than τ", f"{unit} τ", "share of runs", series, note)
 
@@ -220,14 +227,9 @@ def _looks(entries: Sequence[Entry]) -> list[tuple[int, int] | None]:
 
 
 def _improvements(several: Sequence[Played], tasks: Sequence[str]) -> Improvements:
-    runs = [[p.runs[task] for task in tasks] for p in several]
-    cells: list[list[Estimate | None]] = [[None] * len(runs) for _ in runs]
-    for i, x in enumerate(runs):
-        for j, y in enumerate(runs[:i]):
-            found = probability_of_improvement(x, y)
-            # Exactly the rest, and not drawn again: the two halves of the matrix must not contradict each other.
-            cells[i][j], cells[j][i] = found, Estimate(1 - found.value, 1 - found.high, 1 - found.low)
-    return Improvements([p.entry for p in several], cells)
+    entries = [p.entry for p in several]
+    found = pairwise_improvement({p.entry.name: [p.runs[task] for task in tasks] for p in several})
+    return Improvements(entries, [[found.get((x.name, y.name)) for y in entries] for x in entries])
 
 
 def _score_curves(everything: Sequence[Played], tasks: Sequence[str]) -> list[Chart]:

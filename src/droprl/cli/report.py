@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import tyro
 from rich.console import Console
 
-from droprl.bench import SUITES, Bench, Suite, load_suite
+from droprl.bench import SUITES, Bench, load_bench, load_suite
 from droprl.bench.report import build_suite_report
 from droprl.cli.options import parse, use_compilation_cache
 from droprl.errors import DropError
@@ -29,9 +29,9 @@ class ReportOptions:
     out: Path | None = None
     """The page; by default report.html in the first folder."""
     suite: str | None = None
-    """Which suite the folder is of, where neither a suite.toml in it nor its name says so: a name or a .toml file."""
+    """Which suite the folder is of, where neither a suite.json in it nor its name says so: a name or a .toml file."""
     data: Path | None = None
-    """Of a suite: the folder with TASK.hdf5, only to say where the data came from."""
+    """Of a suite: the folder with TASK.hdf5, only to see whether the files call themselves regenerated."""
     episode: bool = True
     """Of a suite: play an episode of DROP's for the picture of its embedding."""
 
@@ -43,29 +43,29 @@ def report(words: list[str]) -> None:
         raise DropError("`drop report` needs at least one run directory, or the folder of a suite")
     command = shlex.join(["drop", "report", *words])
     page = options.out or options.runs[0] / "report.html"
-    suite = _suite_of(options.runs[0], options.suite)
+    bench = _bench_of(options.runs[0], options.suite)
     with Console(stderr=True).status("playing an episode under each rule, drawing the page …"):
-        if suite is not None:
+        if bench is not None:
             if len(options.runs) > 1:
                 raise DropError("one page shows one suite: give one folder, or run directories alone")
-            bench = Bench(suite, options.runs[0], options.data)
+            bench = replace(bench, data=options.data)
             write_suite_report(build_suite_report(bench, command, episode=options.episode), page)
         else:
             write_report(build_report(_runs_of_one_dataset(options.runs), command), page)
     print(f"{page} is written")
 
 
-def _suite_of(folder: Path, named: str | None) -> Suite | None:
-    """The suite of a folder: the one that is named, its own suite.toml, or a ready-made one of the folder's name."""
+def _bench_of(folder: Path, named: str | None) -> Bench | None:
+    """The suite of a folder: the one that is named, its own suite.json, or a ready-made one of the folder's name."""
     if named is not None:
-        return load_suite(named)
-    if (folder / "suite.toml").exists():
-        return load_suite(folder / "suite.toml")
+        return Bench(load_suite(named), folder)
+    if (folder / "suite.json").exists():
+        return load_bench(folder)
     if (folder / "config.json").exists() or not any((folder / part).is_dir() for part in ("plays", "runs")):
         return None
     if folder.resolve().name in SUITES:
-        return load_suite(folder.resolve().name)
-    raise DropError(f"{folder}: is a suite's folder without suite.toml: say which suite with --suite")
+        return Bench(load_suite(folder.resolve().name), folder)
+    raise DropError(f"{folder}: is a suite's folder without suite.json: say which suite with --suite")
 
 
 def _runs_of_one_dataset(paths: tuple[Path, ...]) -> list[Run]:

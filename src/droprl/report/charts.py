@@ -86,7 +86,8 @@ def line_chart(chart: Chart, width: float = WIDTH, height: float = HEIGHT) -> tu
             # Below zero a logarithmic axis has no place: there the band goes down to its foot, and does not vanish.
             foot = [area.y.low if chart.log_y and v <= 0 else v for v in s.low]
             outline = svg.band([*map(area.x, s.x)], [*map(area.y, foot)], [*map(area.y, s.high)])
-            bands.append(f'<path class="band {css}" d="{outline}"/>')
+            faint = " faint" if len(series) > 5 else ""  # many at full strength would be a grey fog
+            bands.append(f'<path class="band {css}{faint}" d="{outline}"/>')
         lines.append(f'<path class="line {css}{_dashes(s)}" d="{svg.polyline(points)}"/>')
         # Every point of a short series is marked; of a long one a few, shifted so that two lines' marks do not meet.
         every = max(1, math.ceil(len(points) / 8))
@@ -139,7 +140,7 @@ def _thin(s: Series) -> Series:
                 keep.add(gap)
     rows_kept = sorted(keep)
     pick_rows = {k: [part[i] for i in rows_kept] if part is not None else None for k, part in _parts(s).items()}
-    return Series(s.label, pick_rows["x"] or [], pick_rows["y"] or [], pick_rows["low"], pick_rows["high"], s.look)
+    return Series(s.label, pick_rows["x"] or [], pick_rows["y"] or [], pick_rows["low"], pick_rows["high"], look=s.look)
 
 
 def _look(s: Series, index: int) -> tuple[int, int]:
