@@ -7,14 +7,11 @@ import json
 import math
 import random
 import re
-import shutil
-import subprocess
-from html import escape
-from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from pages import Page, browse, needs_browser, sticks_out
 
 from droprl.report import Chart, Diagnostic, EmbeddingWalk, Report, ScoreRow, Series, SubTaskReturns, render
 from droprl.report import svg as svg_tools
@@ -132,46 +129,6 @@ def make_report(maze: bool = False) -> Report:
         ],
         notes=["Regenerated data: scores are not comparable with published tables of the original files."],
     )  # fmt: skip
-
-
-# ---- reading a page
-
-
-class Page(HTMLParser):
-    """Collects what the tests ask about, and refuses an element that is closed by another's end."""
-
-    VOID = frozenset({"meta", "link", "input", "br", "hr", "img"})
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.headings: list[str] = []
-        self.attributes: list[tuple[str, str, str]] = []
-        self.text: list[str] = []
-        self.feed(page)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.attributes += [(tag, name, value or "") for name, value in attrs]
-        if re.fullmatch(r"h[1-6]", tag):
-            self.headings.append(tag)
-        if tag not in self.VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.attributes += [(tag, name, value or "") for name, value in attrs]
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open
-        assert self.open.pop() == tag, f"</{tag}> closes another element"
-
-    def handle_data(self, data: str) -> None:
-        if self.open and self.open[-1] not in ("script", "style"):
-            self.text.append(data)
-
-    def values(self, name: str) -> list[str]:
-        return [value for _, n, value in self.attributes if n == name]
 
 
 @pytest.fixture(scope="module")
@@ -327,22 +284,6 @@ def test_writing_replaces_the_old_page_and_leaves_nothing_else(tmp_path: Path) -
 
 # ---- in a browser
 
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-needs_browser = pytest.mark.skipif(BROWSER is None, reason="no Chromium found")
-
-
-def browse(path: Path, profile: Path, moment: str = "") -> Page:
-    assert BROWSER is not None
-    flags = [
-        "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
-        "--disable-background-networking", "--disable-component-update", f"--user-data-dir={profile}",
-        "--virtual-time-budget=3000", "--dump-dom",
-    ]  # fmt: skip
-    done = subprocess.run(
-        [BROWSER, *flags, path.as_uri() + moment], capture_output=True, text=True, timeout=120, check=True
-    )
-    return Page(done.stdout)
-
 
 @needs_browser
 def test_the_script_runs_and_the_player_follows_the_address(tmp_path: Path) -> None:
@@ -381,19 +322,5 @@ def test_the_controls_work(tmp_path: Path, page: str) -> None:
 
 @needs_browser
 def test_nothing_sticks_out_of_a_phone_or_a_desktop(tmp_path: Path) -> None:
-    # In frames, because a browser window does not get as narrow as a phone.
-    measure = """<script>onload = () => document.querySelectorAll("iframe").forEach((frame) => {
-      const inside = frame.contentDocument, page = inside.documentElement, edge = page.clientWidth + 0.5;
-      const shown = [...inside.querySelectorAll("main *")].filter((e) => e.getClientRects().length);
-      const wide = shown.filter((e) => e.getBoundingClientRect().right > edge || e.getBoundingClientRect().left < 0);
-      frame.dataset.wide = wide.map((e) => `${e.tagName}.${e.getAttribute("class")}`).join(" ");
-      frame.dataset.scroll = page.scrollWidth - page.clientWidth;
-      frame.removeAttribute("srcdoc");
-    });</script>"""
-    pages = [escape(render(make_report(maze))) for maze in (False, True)]
-    frames = "".join(f'<iframe width="{w}" height="900" srcdoc="{p}"></iframe>' for w in (390, 1280) for p in pages)
-    path = tmp_path / "frames.html"
-    path.write_text(f"<!doctype html><body>{frames}{measure}</body>", encoding="utf-8")
-    seen = browse(path, tmp_path / "profile")
-    assert seen.values("data-wide") == [""] * 4
-    assert seen.values("data-scroll") == ["0"] * 4
+    pages = [render(make_report(maze)) for maze in (False, True)]
+    assert sticks_out(pages, tmp_path) == [*[""] * 4, *["0"] * 4]

@@ -20,7 +20,7 @@ HELP = f"""drop {__version__}: offline reinforcement learning that keeps optimis
   drop finetune RUN         go on in the task: choose a checkpoint, the ascent steps, or train on, within a budget
   drop select SOURCE        choose N and K, from the data alone or with a budget of episodes
   drop bench SUITE          tasks × methods × ways to play, and the figure; `drop bench list` names the ready-made ones
-  drop report RUN [RUN …]   one self-contained HTML page for runs of one dataset
+  drop report RUN [RUN …]   one self-contained HTML page for runs of one dataset, or for the folder of a suite
   drop export RUN           save one seed's policy as a folder of its own
 
 SOURCE is a D4RL .hdf5 file, an .npz file, a Minari id, or several joined with +.
@@ -120,7 +120,7 @@ def _finetune(words: list[str]) -> None:
 
 
 def _report(words: list[str]) -> None:
-    from droprl.cli.evaluate import report
+    from droprl.cli.report import report
 
     report(words)
 

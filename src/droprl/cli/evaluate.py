@@ -1,26 +1,20 @@
-"""`drop evaluate`, `drop report` and `drop export`: what to do with a trained run."""
+"""`drop evaluate` and `drop export`: what to do with a trained run."""
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import tyro
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
 from droprl.adapt import InferenceRule
 from droprl.cli.options import Folder, parse, print_json, use_compilation_cache
-from droprl.errors import DropError
 from droprl.evaluation import Evaluation
 from droprl.evaluation import evaluate as evaluate_run
 from droprl.policy import load_policy
-from droprl.report import write_report
-from droprl.report.build import build_report
-from droprl.train import Run
 
 
 @dataclass(frozen=True)
@@ -111,31 +105,6 @@ def score_table(evaluations: list[Evaluation]) -> Table:
             "–" if e.milliseconds_per_action is None else f"{e.milliseconds_per_action:.2f}",
         )
     return table
-
-
-@dataclass(frozen=True)
-class ReportOptions:
-    """One self-contained HTML page for runs of one dataset: scores, curves, sub-tasks, diagnostics, z on its walk."""
-
-    runs: tyro.conf.Positional[tuple[Path, ...]]
-    """Run directories; evaluate them first."""
-    out: Path | None = None
-    """The page; by default report.html in the first run."""
-
-
-def report(words: list[str]) -> None:
-    use_compilation_cache()
-    options = parse(ReportOptions, "report", words)
-    if not options.runs:
-        raise DropError("`drop report` needs at least one run directory")
-    runs = [Run(path) for path in options.runs]
-    names = {run.config.data.name for run in runs}
-    if len(names) > 1:
-        raise DropError(f"the runs learned from different data ({', '.join(sorted(names))}): report one dataset a page")
-    page = options.out or runs[0].path / "report.html"
-    with Console(stderr=True).status("playing an episode under each rule, drawing the page …"):
-        write_report(build_report(runs, shlex.join(["drop", "report", *words])), page)
-    print(f"{page} is written")
 
 
 @dataclass(frozen=True)

@@ -49,13 +49,14 @@ def build_report(runs: Sequence[Run], command: str, notes: Sequence[str] = ()) -
     evaluations = [e for run in runs for e in load_evaluations(run)]
     in_sub_tasks = [run for run in runs if run.spec().n_sub_tasks > 1]
     adaptive = next((run for run in in_sub_tasks if run.config.algorithm.adaptation is not None), None)
+    named = [(run.config.algorithm.name, run) for run in runs]
     data = runs[0].config.data
     walks: list[EmbeddingWalk] = []
     predicted: list[float] | None = None
     said = [*notes, *dict.fromkeys(f"{e.dataset}: {e.caveat}." for e in evaluations if e.caveat)]
     if adaptive is not None and data.env is not None:
         try:
-            walks, predicted = _walks(adaptive), _scores_at_start(policy_of_run(adaptive))
+            walks, predicted = walks_of(adaptive), scores_at_start(policy_of_run(adaptive))
         except DropError as error:
             said.append(f"No episode could be played for this page: {error}.")
     return Report(
@@ -64,10 +65,10 @@ def build_report(runs: Sequence[Run], command: str, notes: Sequence[str] = ()) -
         command=command,
         score_unit=evaluations[0].unit if evaluations else "return",
         table=[_row(e) for e in evaluations],
-        curves=[c for name, (title, unit) in CURVES.items() if (c := _chart(runs, name, title, unit)).series],
-        sub_tasks=next((_sub_tasks(run, predicted) for run in (adaptive, *in_sub_tasks) if run is not None), None),
+        curves=[c for name, (title, unit) in CURVES.items() if (c := metric_chart(named, name, title, unit)).series],
+        sub_tasks=next((sub_tasks_of(run, predicted) for run in (adaptive, *in_sub_tasks) if run is not None), None),
         diagnostics=next((found for run in runs if (found := _diagnostics(run))), []),
-        diagnostic_charts=_diagnostic_charts(runs),
+        diagnostic_charts=_diagnostic_charts(named),
         walks=walks,
         facts=_facts(runs),
         notes=said,
@@ -93,19 +94,20 @@ def _row(evaluation: Evaluation) -> ScoreRow:
 # --- curves ---
 
 
-def _chart(runs: Sequence[Run], metric: str, title: str, unit: str) -> Chart:
-    series = [s for run in runs if (s := _series(run, metric)) is not None]
+def metric_chart(runs: Sequence[tuple[str, Run]], metric: str, title: str, unit: str) -> Chart:
+    """A metric of the training logs; each run comes with the name that its line gets."""
+    series = [s for name, run in runs if (s := _series(run, metric, name)) is not None]
     note = "Mean over seeds; the band spans them." if any(s.low is not None for s in series) else ""
     return Chart(title, "updates", unit, series, note)
 
 
-def _series(run: Run, metric: str) -> Series | None:
+def _series(run: Run, metric: str, label: str) -> Series | None:
     entries = [(e["step"], e[metric]) for e in run.metrics() if metric in e]
     if not entries:
         return None
     values = np.array([[np.nan if v is None else v for v in value] for _, value in entries], dtype=float)
     return Series(
-        label=run.config.algorithm.name,
+        label=label,
         x=[float(step) for step, _ in entries],
         y=values.mean(axis=1).tolist(),
         low=values.min(axis=1).tolist() if values.shape[1] > 1 else None,
@@ -113,28 +115,28 @@ def _series(run: Run, metric: str) -> Series | None:
     )
 
 
-def _diagnostic_charts(runs: Sequence[Run]) -> list[Chart]:
+def _diagnostic_charts(runs: Sequence[tuple[str, Run]]) -> list[Chart]:
     pairs = [
-        Series(f"{run.config.algorithm.name}, {label}", s.x, s.y, s.low, s.high)
-        for run in runs
-        for metric, label in (("probe_clone_loss", "right z"), ("probe_clone_loss_permuted", "permuted z"))
-        if _series(run, "probe_clone_loss_permuted") is not None and (s := _series(run, metric)) is not None
+        s
+        for name, run in runs
+        for metric, z in (("probe_clone_loss", "right z"), ("probe_clone_loss_permuted", "permuted z"))
+        if _series(run, "probe_clone_loss_permuted", name) and (s := _series(run, metric, f"{name}, {z}"))
     ]
     note = "The distance between the lines is what z tells the policy."
     charts = [Chart("Cloning with the right and with a permuted embedding", "updates", "cloning loss", pairs, note)]
-    charts += [_chart(runs, name, title, unit) for name, (title, unit) in DIAGNOSTIC_CURVES.items()]
+    charts += [metric_chart(runs, name, title, unit) for name, (title, unit) in DIAGNOSTIC_CURVES.items()]
     return [chart for chart in charts if chart.series]
 
 
 # --- sub-tasks and diagnostics ---
 
 
-def _sub_tasks(run: Run, predicted: list[float] | None) -> SubTaskReturns:
+def sub_tasks_of(run: Run, predicted: list[float] | None) -> SubTaskReturns:
     summary = run.sub_tasks()
     return SubTaskReturns(summary.mean, summary.low, summary.high, predicted)
 
 
-def _scores_at_start(policy: LoadedPolicy, n_starts: int = 8) -> list[float]:
+def scores_at_start(policy: LoadedPolicy, n_starts: int = 8) -> list[float]:
     """f(s₀, β(s₀, z_n), z_n) for each sub-task, the mean over some initial states of the task."""
     adaptive: Any = policy.policy
     assert policy.origin.env is not None
@@ -173,7 +175,7 @@ def _diagnostics(run: Run) -> list[Diagnostic]:
 # --- the walk of z* ---
 
 
-def _walks(run: Run) -> list[EmbeddingWalk]:
+def walks_of(run: Run) -> list[EmbeddingWalk]:
     """One episode under each rule: the one that went worst in the evaluation, if there was any."""
     assert run.config.data.env is not None
     make = env_maker(run.config.data.env)

@@ -71,32 +71,35 @@ def frame(
 # ---- lines with bands
 
 
-def line_chart(chart: Chart) -> tuple[str, dict[str, Any]]:
+def line_chart(chart: Chart, width: float = WIDTH, height: float = HEIGHT) -> tuple[str, dict[str, Any]]:
     """The chart, and what the page's cursor needs to read values off it."""
     series = [_thin(s) for s in chart.series]
     every_y = [v for s in series for part in (s.y, s.low or [], s.high or []) for v in part]
-    area = frame([v for s in series for v in s.x], every_y, log_y=chart.log_y)
+    xs = [v for s in series for v in s.x]
+    area = frame(xs, every_y, log_y=chart.log_y, width=width, bottom=height - 22, x_ticks=5 if width == WIDTH else 10)
     bands, lines, marks = [], [], []
     for i, s in enumerate(series):
-        css = f"s{i % SERIES_COLOURS}"
+        colour, shape = _look(s, i)
+        css = f"s{colour % SERIES_COLOURS}"
         points = area.points(s.x, s.y)
         if s.low is not None and s.high is not None:
             # Below zero a logarithmic axis has no place: there the band goes down to its foot, and does not vanish.
             foot = [area.y.low if chart.log_y and v <= 0 else v for v in s.low]
             outline = svg.band([*map(area.x, s.x)], [*map(area.y, foot)], [*map(area.y, s.high)])
-            bands.append(f'<path class="band {css}" d="{outline}"/>')
-        lines.append(f'<path class="line {css}" d="{svg.polyline(points)}"/>')
+            faint = " faint" if len(series) > 5 else ""  # many at full strength would be a grey fog
+            bands.append(f'<path class="band {css}{faint}" d="{outline}"/>')
+        lines.append(f'<path class="line {css}{_dashes(s)}" d="{svg.polyline(points)}"/>')
         # Every point of a short series is marked; of a long one a few, shifted so that two lines' marks do not meet.
         every = max(1, math.ceil(len(points) / 8))
         chosen = points[(i * every // 3) % every :: every] if every > 1 else points
-        shapes = "".join(svg.marker(i, x, y) for x, y in chosen if x is not None and y is not None)
+        shapes = "".join(svg.marker(shape, x, y) for x, y in chosen if x is not None and y is not None)
         marks.append(f'<path class="mark {css}" d="{shapes}"/>')
     cursor = '<path class="cursor" d="" />'
     body = area.axes + "".join(bands) + "".join(lines) + "".join(marks) + cursor
     data = {
         "x": [area.x.low, area.x.high, area.x.start, area.x.end],
         "y": [area.y.start, area.y.end],
-        "width": WIDTH,
+        "width": width,
         "label": chart.x_label,
         "series": [
             {"label": s.label}
@@ -104,7 +107,7 @@ def line_chart(chart: Chart) -> tuple[str, dict[str, Any]]:
             for s in series
         ],
     }
-    return svg.drawing(WIDTH, HEIGHT, _line_label(chart), body, "chart"), data
+    return svg.drawing(width, height, _line_label(chart), body, "chart"), data
 
 
 def _parts(s: Series) -> dict[str, list[float] | None]:
@@ -137,7 +140,16 @@ def _thin(s: Series) -> Series:
                 keep.add(gap)
     rows_kept = sorted(keep)
     pick_rows = {k: [part[i] for i in rows_kept] if part is not None else None for k, part in _parts(s).items()}
-    return Series(s.label, pick_rows["x"] or [], pick_rows["y"] or [], pick_rows["low"], pick_rows["high"])
+    return Series(s.label, pick_rows["x"] or [], pick_rows["y"] or [], pick_rows["low"], pick_rows["high"], look=s.look)
+
+
+def _look(s: Series, index: int) -> tuple[int, int]:
+    """The number of its colour and that of its mark."""
+    return s.look or (index, index)
+
+
+def _dashes(s: Series) -> str:
+    return f" d{s.look[1] % 4}" if s.look else ""
 
 
 def hidden_by_log(chart: Chart) -> int:
@@ -145,12 +157,13 @@ def hidden_by_log(chart: Chart) -> int:
     return sum(v <= 0 for s in chart.series for v in svg.finite(s.y)) if chart.log_y else 0
 
 
-def legend_key(index: int) -> str:
+def legend_key(index: int, s: Series | None = None) -> str:
     """The line and mark of a series, small, for the legend."""
-    css = f"s{index % SERIES_COLOURS}"
+    colour, shape = _look(s, index) if s else (index, index)
+    css, dashes = f"s{colour % SERIES_COLOURS}", _dashes(s) if s else ""
     return (
-        f'<svg viewBox="0 0 28 12" class="key" aria-hidden="true"><path class="line {css}" d="M1 6H27"/>'
-        f'<path class="mark {css}" d="{svg.marker(index, 14, 6)}"/></svg>'
+        f'<svg viewBox="0 0 28 12" class="key" aria-hidden="true"><path class="line {css}{dashes}" d="M1 6H27"/>'
+        f'<path class="mark {css}" d="{svg.marker(shape, 14, 6)}"/></svg>'
     )
 
 

@@ -7,7 +7,7 @@ a mismatch is refused here, where the mistake was made, and not later as a crook
 from __future__ import annotations
 
 from collections.abc import Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 Point = tuple[float, float]
 Rectangle = tuple[float, float, float, float]  # x, y of the corner with the smallest coordinates, width, height
@@ -44,6 +44,7 @@ class Series:
     y: list[float]
     low: list[float] | None = None
     high: list[float] | None = None
+    look: tuple[int, int] | None = field(default=None, kw_only=True)  # colour and dash; by default a colour alone
 
     def __post_init__(self) -> None:
         _equally_long(f"Series '{self.label}'", x=self.x, y=self.y, low=self.low, high=self.high)

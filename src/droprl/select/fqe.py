@@ -43,8 +43,8 @@ class FQE:
     target_rate: float = 0.02
     """How fast the target Q̄ follows; one-step targets need it faster than DROP's n-step ones."""
     transitions: int | None = 50_000
-    """Steps of the data that Q is fitted on, drawn once; None takes all. The policy is asked for an action behind each of
-    them, which for one that adapts is most of the work."""
+    """Steps of the data that Q is fitted on, drawn once; None takes all. The policy is asked for an action behind each,
+    which for one that adapts is most of the work."""
     discount: float = 0.99
     """γ of the estimate: the return that is estimated is discounted by it, whatever the policy was trained with."""
 

@@ -1,0 +1,254 @@
+"""From a suite's folder to the contents of its page: what was played, compared task by task and over all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from droprl.bench.of_runs import episode_of, origin_of, read_costs, training_charts
+from droprl.bench.results import Bench
+from droprl.bench.suite import Method
+from droprl.data.tasks import find_task
+from droprl.errors import DropError
+from droprl.evaluation import statistics
+from droprl.evaluation.statistics import (
+    Estimate,
+    aggregate,
+    bootstrap_interval,
+    pairwise_improvement,
+    performance_profile,
+)
+from droprl.report.contents import Chart, ScoreRow, Series
+from droprl.report.published import published_scores
+from droprl.report.suite_contents import Aggregate, Entry, Improvements, SuiteReport, TaskScores
+
+STATISTICS: dict[statistics.Aggregate, str] = {
+    "iqm": "IQM",
+    "median": "Median",
+    "mean": "Mean",
+    "optimality_gap": "Optimality gap",
+}
+THRESHOLDS = 101  # places at which a profile is drawn
+
+
+@dataclass(frozen=True)
+class Played:
+    """One method under one play, and what is known of it by task; tasks that were not played are missing."""
+
+    entry: Entry
+    method: Method
+    evaluations: dict[str, dict[str, Any]]
+    runs: dict[str, np.ndarray]  # the mean of each seed
+
+
+def build_suite_report(bench: Bench, command: str, notes: Sequence[str] = (), episode: bool = True) -> SuiteReport:
+    """Everything that a suite's folder has to show; with `episode` also a run of DROP's at play, for z on its walk."""
+    bench = Bench(bench.suite.changed(tasks=_tasks(bench)), bench.out, bench.data, bench.preset)
+    everything = [played for method in bench.suite.methods for played in _played(bench, method)]
+    tasks = [task for task in bench.suite.tasks if any(task in p.runs for p in everything)]
+    units = list(dict.fromkeys(e["unit"] for p in everything for e in p.evaluations.values()))
+    curves, more_curves = training_charts(bench)
+    if not (everything or curves):
+        raise DropError(f"{bench.out}: nothing of suite {bench.suite.name} is trained or played here yet")
+    whole = [p for p in everything if len(p.runs) == len(tasks) and len({len(r) for r in p.runs.values()}) == 1]
+    comparable = len(tasks) == 1 or (len(units) == 1 and units != ["return"])
+    over_all = whole if comparable else []
+    origin, data = _data(bench, tasks, everything)
+    scored = comparable and units != ["return"]
+    walks = episode_of(bench) if episode else None
+    said = [*notes, origin, *_caveats(everything), *_left_out(everything, whole, comparable)]
+    return SuiteReport(
+        title=bench.suite.title,
+        claim=bench.suite.claim,
+        command=command,
+        score_unit=units[0] if len(units) == 1 else "score, or return where the task has no reference",
+        facts=_facts(bench, tasks, everything, data),
+        notes=[note for note in (*said, walks.problem if walks else "") if note],
+        data=data,
+        entries=[p.entry for p in everything],
+        overall=[_row(p, tasks) for p in over_all],
+        scores=[TaskScores(task, [_cell(p.evaluations.get(task)) for p in everything]) for task in tasks],
+        statistics=[*STATISTICS.values()] if scored else [],
+        aggregates=[_aggregate(p) for p in over_all] if scored else [],
+        profile=_profile(over_all, units[0]) if over_all else None,
+        improvements=_improvements(whole, tasks) if len(whole) > 1 else None,
+        curves=[*_score_curves(everything, tasks), *curves],
+        more_curves=more_curves,
+        walks_of=walks.of if walks else "",
+        walks=walks.walks if walks else [],
+        sub_tasks=walks.sub_tasks if walks else None,
+        predictions=walks.predictions if walks else [],
+        published=published_scores([_known_name(task, everything) for task in tasks]) if scored else [],
+        costs=read_costs(bench, [(p.entry, p.method, p.evaluations) for p in everything]),
+    )
+
+
+def _tasks(bench: Bench) -> tuple[str, ...]:
+    """Those of the suite, and others that were run in their place and left their folders."""
+    known = list(bench.suite.tasks)
+    folders = [p.name for part in ("plays", "runs") for p in sorted((bench.out / part).glob("*")) if p.is_dir()]
+    paths = {bench.play_path(task, bench.suite.methods[0], "").parent.parent.name for task in known}
+    return tuple(dict.fromkeys([*known, *(name for name in folders if name not in paths)]))
+
+
+def _played(bench: Bench, method: Method) -> list[Played]:
+    found = []
+    for play in bench.suite.plays_of(method):
+        entry = Entry(method.name, None if play == method.name else play)
+        of_task = {t: e for t in bench.suite.tasks if (e := bench.evaluation(t, method, play)) is not None}
+        runs = {t: s for t in of_task if (s := bench.scores(t, method, play)) is not None}
+        if runs:
+            found.append(Played(entry, method, of_task, runs))
+    return found
+
+
+# --- what is said of the whole ---
+
+
+def _known_name(task: str, everything: Sequence[Played]) -> str:
+    """The name without its version by which others call the task's data."""
+    dataset = next((p.evaluations[task]["dataset"] for p in everything if task in p.evaluations), task)
+    known = find_task(dataset)
+    return known.name if known else task
+
+
+def _data(bench: Bench, tasks: Sequence[str], everything: Sequence[Played]) -> tuple[str, str]:
+    """A note on where the data came from, and the words for the data beside a number."""
+    envs = {t: e["env"] for p in everything for t, e in p.evaluations.items()}
+    origins = {task: origin_of(bench, task, envs.get(task, "")) for task in tasks}
+    anew = [task for task, origin in origins.items() if origin and origin.lower().startswith("regenerated")]
+    if not anew:
+        unknown = [task for task, origin in origins.items() if not origin]
+        note = f"It is not recorded whether these are D4RL’s own files: {', '.join(unknown)}." if unknown else ""
+        return note, ", ".join(tasks) if len(tasks) < 3 else f"{len(tasks)} datasets of those names"
+    which = "" if len(anew) == len(tasks) else f" ({', '.join(anew)})"
+    note = f"Regenerated data{which}: not D4RL’s files; the scores are not comparable with published ones."
+    return note, "regenerated data" if len(anew) == len(tasks) else "data in part regenerated"
+
+
+def _caveats(everything: Sequence[Played]) -> list[str]:
+    found = [(e["caveat"], e["dataset"]) for p in everything for e in p.evaluations.values() if e.get("caveat")]
+    by_caveat = {c: list(dict.fromkeys(name for caveat, name in found if caveat == c)) for c, _ in found}
+    return [f"{', '.join(names)}: {caveat}." for caveat, names in by_caveat.items()]
+
+
+def _left_out(everything: Sequence[Played], whole: Sequence[Played], comparable: bool) -> list[str]:
+    said = []
+    if everything and not comparable:
+        said.append("Some tasks have no reference returns: nothing is averaged over tasks.")
+    if missing := [p.entry.name for p in everything if p not in whole]:
+        said.append(f"Not played on every task with as many seeds, hence in the table alone: {', '.join(missing)}.")
+    return said
+
+
+def _facts(bench: Bench, tasks: Sequence[str], everything: Sequence[Played], data: str) -> list[tuple[str, str]]:
+    evaluations = [e for p in everything for e in p.evaluations.values()]
+    seeds = [len({r["seed"] for r in e["results"]}) for e in evaluations]
+    episodes = [len(r["returns"]) for e in evaluations for r in e["results"]]
+    steps = [r["step"] for e in evaluations for r in e["results"]]
+    facts = [
+        ("tasks", str(len(tasks))),
+        ("methods", ", ".join(m.name for m in bench.suite.methods if any(p.method == m for p in everything))),
+        ("seeds", _range(seeds)),
+        ("episodes for each seed", _range(episodes)),
+        ("updates", _range(steps)),
+        ("data", data),
+    ]
+    return [(label, value) for label, value in facts if value and tasks]
+
+
+def _range(values: Sequence[int]) -> str:
+    if not values:
+        return ""
+    low, high = min(values), max(values)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+# --- numbers ---
+
+
+def _cell(evaluation: dict[str, Any] | None) -> Estimate | None:
+    """The mean over all episodes; seeds and episodes are drawn for its interval."""
+    if evaluation is None:
+        return None
+    groups: dict[int, list[float]] = {}
+    for r in evaluation["results"]:
+        groups.setdefault(r["seed"], []).extend(r["scores"] or r["returns"])
+    values = [v for group in groups.values() for v in group]
+    interval = bootstrap_interval([*groups.values()], lambda drawn: drawn.mean(axis=-1))
+    return Estimate(float(np.mean(values)), *interval)
+
+
+def _row(played: Played, tasks: Sequence[str]) -> ScoreRow:
+    runs = [played.runs[task] for task in tasks]
+    over_all = aggregate(runs, "iqm")
+    times = [e["milliseconds_per_action"] for e in played.evaluations.values()]
+    return ScoreRow(
+        method=played.entry.method,
+        rule=played.entry.play,
+        mean=float(np.mean(runs)),
+        iqm=over_all.value,
+        low=over_all.low,
+        high=over_all.high,
+        seeds=len(runs[0]),
+        episodes=sum(len(r["returns"]) for e in played.evaluations.values() for r in e["results"]),
+        milliseconds_per_action=float(np.median([float("nan") if t is None else t for t in times])),
+        episode_scores=np.concatenate(runs).tolist(),
+    )
+
+
+def _aggregate(played: Played) -> Aggregate:
+    runs = [*played.runs.values()]
+    return Aggregate(played.entry, [aggregate(runs, statistic) for statistic in STATISTICS])
+
+
+def _profile(several: Sequence[Played], unit: str) -> Chart:
+    every = np.concatenate([runs for p in several for runs in p.runs.values()])
+    thresholds = np.linspace(every.min() - 0.02 * np.ptp(every), every.max(), THRESHOLDS)
+    looks, series = _looks([p.entry for p in several]), []
+    for p, look in zip(several, looks, strict=True):
+        found = performance_profile([*p.runs.values()], thresholds)
+        x, y, low, high = (np.asarray(part).tolist() for part in (thresholds, found.value, found.low, found.high))
+        series.append(Series(p.entry.name, x, y, low, high, look=look))
+    note = "A run is a seed’s mean on one task; every task counts alike. Bands: pointwise 95 % intervals."
+    return Chart("Share of runs that score more than τ", f"{unit} τ", "share of runs", series, note)
+
+
+def _looks(entries: Sequence[Entry]) -> list[tuple[int, int] | None]:
+    """A colour a method and a dash a play, where there are several of both."""
+    methods = list(dict.fromkeys(e.method for e in entries))
+    if len(methods) in (1, len(entries)):
+        return [None] * len(entries)
+    of_method = {m: [e for e in entries if e.method == m] for m in methods}
+    return [(methods.index(e.method), of_method[e.method].index(e)) for e in entries]
+
+
+def _improvements(several: Sequence[Played], tasks: Sequence[str]) -> Improvements:
+    entries = [p.entry for p in several]
+    found = pairwise_improvement({p.entry.name: [p.runs[task] for task in tasks] for p in several})
+    return Improvements(entries, [[found.get((x.name, y.name)) for y in entries] for x in entries])
+
+
+def _score_curves(everything: Sequence[Played], tasks: Sequence[str]) -> list[Chart]:
+    """Scores along the checkpoints, where more than one was played."""
+    charts = []
+    for task in tasks:
+        series = [s for p in everything if task in p.evaluations if (s := _score_series(p, task)) is not None]
+        if series:
+            unit = next(p.evaluations[task]["unit"] for p in everything if task in p.evaluations)
+            charts.append(Chart(f"{task}: score", "updates", unit, series, "Mean over seeds; the band spans them."))
+    return charts
+
+
+def _score_series(played: Played, task: str) -> Series | None:
+    at: dict[int, list[float]] = {}
+    for r in played.evaluations[task]["results"]:
+        at.setdefault(r["step"], []).append(float(np.mean(r["scores"] or r["returns"])))
+    if len(at) < 2:
+        return None
+    steps = sorted(at)
+    low, high, mean = ([float(of(at[step])) for step in steps] for of in (min, max, np.mean))
+    return Series(played.entry.name, [float(step) for step in steps], mean, low, high)

@@ -1,0 +1,76 @@
+"""`drop report`: one page for runs of one dataset, or for a whole suite."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import tyro
+from rich.console import Console
+
+from droprl.bench import SUITES, Bench, load_bench, load_suite
+from droprl.bench.report import build_suite_report
+from droprl.cli.options import parse, use_compilation_cache
+from droprl.errors import DropError
+from droprl.report import write_report
+from droprl.report.build import build_report
+from droprl.report.suite_page import write_suite_report
+from droprl.train import Run
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    """One self-contained HTML page: for runs of one dataset their scores, curves, sub-tasks, diagnostics and z on its
+    walk; for the folder of a suite all its tasks and methods side by side."""
+
+    runs: tyro.conf.Positional[tuple[Path, ...]]
+    """Run directories, evaluated before; or one folder that `drop bench` made."""
+    out: Path | None = None
+    """The page; by default report.html in the first folder."""
+    suite: str | None = None
+    """Which suite the folder is of, where neither a suite.json in it nor its name says so: a name or a .toml file."""
+    data: Path | None = None
+    """Of a suite: the folder with TASK.hdf5, only to see whether the files call themselves regenerated."""
+    episode: bool = True
+    """Of a suite: play an episode of DROP's for the picture of its embedding."""
+
+
+def report(words: list[str]) -> None:
+    use_compilation_cache()
+    options = parse(ReportOptions, "report", words)
+    if not options.runs:
+        raise DropError("`drop report` needs at least one run directory, or the folder of a suite")
+    command = shlex.join(["drop", "report", *words])
+    page = options.out or options.runs[0] / "report.html"
+    bench = _bench_of(options.runs[0], options.suite)
+    with Console(stderr=True).status("playing an episode under each rule, drawing the page …"):
+        if bench is not None:
+            if len(options.runs) > 1:
+                raise DropError("one page shows one suite: give one folder, or run directories alone")
+            bench = replace(bench, data=options.data)
+            write_suite_report(build_suite_report(bench, command, episode=options.episode), page)
+        else:
+            write_report(build_report(_runs_of_one_dataset(options.runs), command), page)
+    print(f"{page} is written")
+
+
+def _bench_of(folder: Path, named: str | None) -> Bench | None:
+    """The suite of a folder: the one that is named, its own suite.json, or a ready-made one of the folder's name."""
+    if named is not None:
+        return Bench(load_suite(named), folder)
+    if (folder / "suite.json").exists():
+        return load_bench(folder)
+    if (folder / "config.json").exists() or not any((folder / part).is_dir() for part in ("plays", "runs")):
+        return None
+    if folder.resolve().name in SUITES:
+        return Bench(load_suite(folder.resolve().name), folder)
+    raise DropError(f"{folder}: is a suite's folder without suite.json: say which suite with --suite")
+
+
+def _runs_of_one_dataset(paths: tuple[Path, ...]) -> list[Run]:
+    runs = [Run(path) for path in paths]
+    names = {run.config.data.name for run in runs}
+    if len(names) > 1:
+        raise DropError(f"the runs learned from different data ({', '.join(sorted(names))}): report one dataset a page")
+    return runs

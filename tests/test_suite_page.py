@@ -1,0 +1,373 @@
+"""The page of a suite: the numbers of what was played, whole, escaped, self-contained, and alive in a real browser."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from pages import Page, browse, needs_browser, sticks_out
+from test_bench import TINY
+
+from droprl.bench import Bench, Suite, load_suite, of_runs
+from droprl.bench.of_runs import predictions_of
+from droprl.bench.report import build_suite_report
+from droprl.bench.suite import Method
+from droprl.cli import main
+from droprl.data.tasks import find_task
+from droprl.errors import DropError
+from droprl.evaluation.statistics import aggregate, pairwise_improvement
+from droprl.report.contents import EmbeddingWalk, SubTaskReturns
+from droprl.report.published import published_scores
+from droprl.report.suite_contents import Predictions
+from droprl.report.suite_page import render_suite
+from droprl.train import Run
+from droprl.train.config import DataConfig, RunConfig, run_config_to_dict
+from droprl.train.run import FORMAT
+from droprl.train.storage import write_json
+
+TASKS = ("hopper-medium", "walker2d-medium-replay", "halfcheetah-medium")
+ENTRIES = (("BC", "BC"), ("DROP", "once"), ("DROP", "always"))
+
+
+def make_suite(folder: Path) -> Suite:
+    (folder / "tiny.toml").write_text(TINY, encoding="utf-8")
+    suite = load_suite(folder / "tiny.toml").changed(tasks=TASKS)
+    return dataclasses.replace(suite, methods=suite.methods[::-1])  # BC first
+
+
+def make_evaluation(task: str, returns: np.ndarray, **changes: Any) -> dict[str, Any]:
+    results = [
+        {"seed": s, "step": 20, "returns": (10 * row).tolist(), "lengths": [5] * len(row), "scores": row.tolist()}
+        for s, row in enumerate(returns)
+    ]
+    made: dict[str, Any] = {
+        "algorithm": "drop", "rule": None, "adaptation": None, "changed": {}, "dataset": task, "env": "Hopper-v4",
+        "protocol": "last", "results": results, "unit": "D4RL-normalised score", "mean": 0.0, "iqm": 0.0,
+        "interval": [0.0, 0.0], "caveat": None, "milliseconds_per_action": 0.5,
+    }  # fmt: skip
+    return made | changes
+
+
+def play(bench: Bench, **changes: Any) -> dict[tuple[str, str, str], np.ndarray]:
+    """Every cell of the suite as if it had been played: scores of three seeds with four episodes each."""
+    rng = np.random.default_rng(0)
+    scores: dict[tuple[str, str, str], np.ndarray] = {}
+    for task in bench.suite.tasks:
+        for method in bench.suite.methods:
+            for way in bench.suite.plays_of(method):
+                scores[task, method.name, way] = rng.normal(30 + 20 * len(scores) % 70, 5, size=(3, 4))
+                content = make_evaluation(task, scores[task, method.name, way], **changes)
+                write_json(bench.play_path(task, method, way), content)
+    return scores
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(make_suite(tmp_path), tmp_path / "out", tmp_path)
+
+
+def shown(bench: Bench) -> str:
+    return render_suite(build_suite_report(bench, "drop report out"))
+
+
+def cells_of(page: str, section: str) -> list[list[str]]:
+    """The cells of a section's first table, row by row, without tags; what is small stands after a bar."""
+    [body] = re.findall(rf'<section id="{section}".*?</section>', page, re.S)
+    rows = re.findall(r"<tr[^>]*>(.*?)</tr>", body.split("</table>")[0], re.S)
+    cells = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.S) for row in rows]
+    return [[re.sub(r"<[^>]+>", "", c.replace("<small>", "|")) for c in row] for row in cells]
+
+
+# ---- numbers
+
+
+def test_the_table_holds_every_mean_and_marks_the_highest(bench: Bench) -> None:
+    scores = play(bench)
+    page = shown(bench)
+    rows = {row[0]: row[1:] for row in cells_of(page, "scores") if row[0] in TASKS}
+    marked = re.findall(r'<td class="near highest" data-label="([^"]*)"', page)
+    for task, best in zip(TASKS, marked, strict=True):
+        means = [scores[task, *entry].mean() for entry in ENTRIES]
+        assert [cell.split("|")[0] for cell in rows[task]] == [f"{mean:.1f}" for mean in means]
+        assert best == ("BC", "DROP · once", "DROP · always")[int(np.argmax(means))]
+        for cell, mean in zip(rows[task], means, strict=True):
+            low, high = (float(v) for v in cell.split("|")[1].split("–"))
+            assert low <= round(mean, 1) <= high
+
+
+def test_the_headline_and_the_matrix_are_those_of_the_runs(bench: Bench) -> None:
+    scores = play(bench)
+    page = shown(bench)
+    runs = {entry: [scores[task, *entry].mean(axis=1) for task in TASKS] for entry in ENTRIES}
+    iqms = {entry: aggregate(of, "iqm") for entry, of in runs.items()}
+    top = max(iqms, key=lambda entry: iqms[entry].value)
+    name = top[0] if top[0] == top[1] else " · ".join(top)
+    assert f"<strong>{name}</strong> has the highest IQM, {iqms[top].value:.1f}" in page
+    table = {row[0]: row[1:] for row in cells_of(page, "profiles")}
+    assert table["DROP always"][3].startswith(f"{aggregate(runs['DROP', 'always'], 'optimality_gap').value:.1f}|")
+    found = pairwise_improvement({"·".join(entry): of for entry, of in runs.items()})
+    titles = re.findall(r"<title>P\((.*?) &gt; (.*?)\) = (\d+) %", page)
+    assert len(titles) == 2 * 6  # two drawings
+    assert ("DROP · always", "BC", f"{100 * found['DROP·always', 'BC·BC'].value:.0f}") in titles
+    assert all(int(p) + int(q) == 100 for x, y, p in titles for a, b, q in titles if (a, b) == (y, x))
+
+
+def test_the_profile_falls_from_all_runs_to_none(bench: Bench) -> None:
+    play(bench)
+    profile = build_suite_report(bench, "").profile
+    assert profile is not None
+    for line in profile.series:
+        assert (line.y[0], line.y[-1]) == (1.0, 0.0)
+        assert all(b <= a for a, b in pairwise(line.y))
+        assert line.low is not None
+        assert line.high is not None
+        assert all(low <= y <= high for low, y, high in zip(line.low, line.y, line.high, strict=True))
+
+
+def test_costs_are_the_medians_of_what_was_measured(bench: Bench) -> None:
+    play(bench)
+    drop = bench.suite.methods[1]
+    for task, seconds in zip(TASKS, (10.0, 70.0, 20.0), strict=True):
+        cost = {"train_seconds": seconds, "updates_per_second": 2.0, "peak_memory_mb": 512.0, "device": "abacus"}
+        write_json(bench.cost_path(task, drop), cost)
+    page = shown(bench)
+    rows = {row[0]: row[1:] for row in cells_of(page, "costs")}
+    assert rows["DROP once"] == ["20", "2", "512", "0.5"]
+    assert rows["BC"] == ["–", "–", "–", "0.5"]
+    assert "abacus" in page
+
+
+# ---- what is said, and what is left out
+
+
+def test_data_that_call_themselves_regenerated_are_called_so(bench: Bench) -> None:
+    play(bench)
+    before = shown(bench)
+    assert "Regenerated data" not in before
+    assert "It is not recorded whether these are D4RL’s own files" in before
+    assert bench.data is not None
+    for task in TASKS:
+        with h5py.File(bench.data / f"{task}.hdf5", "w") as file:
+            file.attrs["origin"] = "regenerated from released policies" if task != TASKS[0] else "D4RL"
+    assert f"Regenerated data ({TASKS[1]}, {TASKS[2]})" in shown(bench)
+    with h5py.File(bench.data / f"{TASKS[0]}.hdf5", "a") as file:
+        file.attrs["origin"] = b"Regenerated by hand"
+    after = shown(bench)
+    assert "Regenerated data: not D4RL’s files" in after
+    assert "Here, on regenerated data" in after
+
+
+def test_published_scores_stand_apart_and_name_their_source(bench: Bench) -> None:
+    play(bench)
+    rows = cells_of(shown(bench), "published")
+    names = [row[0] for row in rows]
+    groups = [i for i, row in enumerate(rows) if len(row) == 1]
+    assert names[groups[0]].startswith("Here, on ")
+    assert all("Published, on D4RL’s" in names[i] and "|" in names[i] for i in groups[1:])
+    ours, paper = (i for i, name in enumerate(names) if name == "BC")
+    assert ours < groups[1] < paper
+    assert rows[paper][1:] == ["52.9", "26.0", "42.6"]  # the paper's table with F-BC
+    assert rows[names.index("DROP-Grad-Ada")][1:] == ["59.5|± 5.1", "61.9|± 2.3", "43.1|± 0.4"]
+
+
+def test_the_published_tables_are_of_tasks_that_exist() -> None:
+    content = json.loads((Path(render_suite.__code__.co_filename).parent / "published.json").read_text("utf-8"))
+    scores = [(task, s) for t in content["tables"] for of in t["scores"].values() for task, s in of.items()]
+    assert len(scores) > 300
+    for task, (mean, *deviation) in scores:
+        known = find_task(task)
+        assert known is not None
+        assert known.name == task
+        assert -10 < mean < 150
+        assert all(0 <= d < 50 for d in deviation)
+    assert published_scores(["maze2d-umaze", "nothing"]) == []
+    [first] = published_scores(["door-human"])  # in the table of D4RL's first files alone
+    assert (first.version, dict(first.rows)["DROP-Grad-Ada"]) == ("v0", [(3, None)])
+
+
+def test_what_is_missing_is_named_and_not_averaged(bench: Bench) -> None:
+    play(bench)
+    bench.play_path(TASKS[1], bench.suite.methods[1], "once").unlink()
+    report = build_suite_report(bench, "")
+    assert [row.rule for row in report.overall] == [None, "always"]
+    assert any(note.endswith("hence in the table alone: DROP · once.") for note in report.notes)
+    assert "–" in [cell for row in cells_of(render_suite(report), "scores") for cell in row]
+
+
+def test_returns_of_different_tasks_are_not_averaged(bench: Bench) -> None:
+    play(bench, unit="return")
+    page = shown(bench)
+    assert re.findall(r'<section id="([\w-]+)"', page) == ["scores", "improvement", "costs"]
+    assert "nothing is averaged over tasks" in page
+
+
+def test_checkpoints_become_a_curve(bench: Bench) -> None:
+    play(bench)
+    bc, both = bench.suite.methods[0], np.array([[1.0, 3.0], [5.0, 7.0]])
+    content = make_evaluation(TASKS[0], both)
+    later = make_evaluation(TASKS[0], both + 10)["results"]
+    content["results"] += [result | {"step": 40} for result in later]
+    write_json(bench.play_path(TASKS[0], bc, "BC"), content)
+    [chart] = build_suite_report(bench, "").curves
+    [line] = chart.series
+    assert (line.x, line.y, line.low, line.high) == ([20, 40], [4, 14], [2, 12], [6, 16])
+
+
+def test_an_empty_folder_is_refused(bench: Bench) -> None:
+    with pytest.raises(DropError, match="nothing of suite tiny is trained or played"):
+        build_suite_report(bench, "")
+
+
+# ---- the page
+
+
+def test_the_page_is_whole_and_needs_nothing_but_itself(bench: Bench) -> None:
+    play(bench)
+    page = shown(bench)
+    parsed = Page(page)
+    levels = [int(h[1]) for h in parsed.headings]
+    assert (levels[0], levels.count(1)) == (1, 1)
+    assert all(b <= a + 1 for a, b in pairwise(levels))
+    ids = parsed.values("id")
+    assert len(ids) == len(set(ids))
+    assert ids[::2] == ["overall", "scores", "profiles", "improvement", "published", "costs"]
+    assert not re.search(r"https?:|@import|url\(", page)
+    assert parsed.values("src") == []
+    assert all(link.startswith(("#", "data:")) for link in parsed.values("href"))
+    assert not re.search(r"\b(nan|NaN|inf|Infinity)\b", re.sub(r"<(style|script)>.*?</\1>", "", page, flags=re.S))
+
+
+def test_names_cannot_break_out(bench: Bench) -> None:
+    evil = "</script><script>alert(1)</script><b a=\"'&"
+    bc, drop = bench.suite.methods
+    methods = (dataclasses.replace(bc, name=f"{evil} 1"), dataclasses.replace(drop, name=evil))
+    suite = bench.suite.changed(title=evil, claim=evil, tasks=(evil,), methods=methods, plays={evil: {"rule": "best"}})
+    bad = dataclasses.replace(bench, suite=suite)
+    play(bad, caveat=evil)
+    page = render_suite(build_suite_report(bad, evil))
+    assert "<script>alert" not in page
+    assert "".join(Page(page).text).count("alert(1)") > 10
+
+
+def test_the_command_finds_the_suite(bench: Bench, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    play(bench)
+    out = bench.out
+    with pytest.raises(SystemExit):
+        main(["report", str(out)])
+    assert "say which suite with --suite" in capsys.readouterr().err
+    main(["report", str(out), "--suite", str(tmp_path / "tiny.toml"), "--out", str(tmp_path / "named.html")])
+    named = (tmp_path / "named.html").read_text(encoding="utf-8")
+    assert [row[0] for row in cells_of(named, "scores")][2:] == [TASKS[0], TASKS[2], TASKS[1]]  # what was run instead
+    bench.write_suite()
+    main(["report", str(out)])
+    assert "<h1>A small suite</h1>" in (out / "report.html").read_text(encoding="utf-8")
+    out.rename(tmp_path / "variants")
+    (tmp_path / "variants" / "suite.json").unlink()
+    (tmp_path / "variants" / "plays" / TASKS[0] / "DROP" / "once.json").rename(
+        tmp_path / "variants" / "plays" / TASKS[0] / "DROP" / "Grad-Ada.json"
+    )
+    main(["report", str(tmp_path / "variants"), "--out", str(tmp_path / "third.html")])
+    assert "over the latents of a CVAE" in (tmp_path / "third.html").read_text(encoding="utf-8")
+
+
+# ---- with runs
+
+
+def make_run(bench: Bench, task: str, method: Method) -> Run:
+    """A run directory without the training: settings, and a log of two seeds."""
+    algorithm: Any = method.algorithm("small", "test")
+    algorithm = dataclasses.replace(algorithm, **({"discount": 0.5} if method.algo == "drop" else {}))
+    data = DataConfig("source", task, "0", 100, 10, "Hopper-v4", None)
+    config = RunConfig(algorithm, data, (0, 1), 20, 10, 10)
+    path = bench.run_path(task, method)
+    write_json(path / "config.json", {"format": FORMAT, "run": run_config_to_dict(config)})
+    write_json(path / "data.json", {"reward_scale": 4.0})
+    log = [{"step": step, "clone_loss": [1.0 / step, 3.0 / step], "score_r2": [0.5, None]} for step in (10, 20)]
+    (path / "metrics.jsonl").write_text("\n".join(map(json.dumps, log)), encoding="utf-8")
+    return Run(path)
+
+
+def test_logs_become_curves_under_the_names_of_the_methods(bench: Bench) -> None:
+    named = dataclasses.replace(bench.suite.methods[1], name="my DROP")
+    bench = dataclasses.replace(bench, suite=bench.suite.changed(methods=(bench.suite.methods[0], named)))
+    for method in bench.suite.methods:
+        make_run(bench, TASKS[0], method)
+    report = build_suite_report(bench, "", episode=False)  # nothing is played yet
+    [cloning], [calibration] = report.curves, report.more_curves
+    assert cloning.title == "hopper-medium: cloning loss"
+    assert [s.label for s in cloning.series] == ["BC", "my DROP"]
+    assert (cloning.series[1].y, cloning.series[1].high) == ([0.2, 0.1], [0.3, 0.15])
+    assert calibration.title == "hopper-medium: calibration of f"
+    page = render_suite(report)
+    assert re.findall(r'<section id="([\w-]+)"', page) == ["learning"]
+    assert "<summary>1 more curve</summary>" in page
+
+
+def walk_of(scores: list[float], rewards: list[float]) -> EmbeddingWalk:
+    n = len(scores)
+    return EmbeddingWalk(
+        "grad-ada", [(0.0, 0.0), (1.0, 1.0)], [1.0, 2.0], [(0.5, 0.5)] * n, [0] * n, scores, rewards, 1.0
+    )
+
+
+def test_what_was_earned_is_discounted_and_scaled_as_f_is(bench: Bench) -> None:
+    run = make_run(bench, TASKS[0], bench.suite.methods[1])
+    found = predictions_of(run, walk_of([5.0, 5.0, 6.0, 6.0], [1.0, 2.0, 4.0, 8.0]))
+    assert found is not None
+    assert found.predicted == [5.0, 6.0]  # where z was inferred anew
+    assert found.realised == [(1 + 2 / 2 + 4 / 4 + 8 / 8) / 4, (4 + 8 / 2) / 4]
+
+
+def test_one_run_that_adapts_is_played(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    for method in bench.suite.methods:
+        make_run(bench, TASKS[1], method)
+    monkeypatch.setattr(Run, "checkpoints", lambda run: ["one"])
+    monkeypatch.setattr(Run, "spec", lambda run: SimpleNamespace(n_sub_tasks=2))
+    monkeypatch.setattr(of_runs, "walks_of", lambda run: [walk_of([1.0, 2.0], [3.0, 4.0])])
+    monkeypatch.setattr(of_runs, "policy_of_run", lambda run: None)
+    monkeypatch.setattr(of_runs, "scores_at_start", lambda policy: [0.25, 0.75])
+    monkeypatch.setattr(
+        of_runs, "sub_tasks_of", lambda run, scores: SubTaskReturns([2.0, 1.0], [1.0] * 2, [2.0] * 2, scores)
+    )
+    page = shown(bench)
+    assert "One episode of DROP on walker2d-medium-replay, under each rule." in page
+    assert "What f predicted, and what was earned" in page
+    assert "the one f prefers at the start; the highest return belongs to sub-task 0." in page
+
+    def fail(run: Run) -> list[EmbeddingWalk]:
+        raise DropError("no such task")
+
+    monkeypatch.setattr(of_runs, "walks_of", fail)
+    report = build_suite_report(bench, "")
+    assert report.walks == []
+    assert "No episode could be played for this page: no such task." in report.notes
+
+
+# ---- in a browser
+
+
+@needs_browser
+def test_in_a_browser_it_runs_and_nothing_sticks_out(bench: Bench, tmp_path: Path) -> None:
+    play(bench)
+    make_run(bench, TASKS[0], bench.suite.methods[1])
+    report = build_suite_report(bench, "drop report out", episode=False)
+    walk = walk_of([1.0, 2.0, 3.0], [1.0, 1.0, 1.0])
+    walks = [dataclasses.replace(walk, rule=rule) for rule in ("best", "grad")]
+    small = render_suite(dataclasses.replace(report, walks=walks, predictions=[Predictions("best", [1.0], [2.0])]))
+    methods = tuple(Method(f"Quantization-{i}", algo) for algo in ("drop", "bc") for i in range(6))
+    many = dataclasses.replace(bench, suite=bench.suite.changed(methods=methods))
+    play(many)
+    assert sticks_out([small, shown(many)], tmp_path) == [*[""] * 4, *["0"] * 4]
+    (tmp_path / "page.html").write_text(small, encoding="utf-8")
+    seen = browse(tmp_path / "page.html", tmp_path / "other", "#walk=1&step=2")
+    assert seen.values("data-ready") == ["true"]
+    assert seen.values("data-error") == []
+    assert (seen.values("data-rule"), seen.values("data-step")) == (["grad"], ["2"])
