@@ -135,12 +135,22 @@ def test_a_folder_says_what_was_run_there(bench: Bench) -> None:
 
 
 def test_a_cell_that_fails_is_named_and_stops_no_other(bench: Bench, tmp_path: Path) -> None:
-    suite = bench.suite.changed(tasks=("nowhere", "hopper-medium"), methods=bench.suite.methods[1:])
-    made = Bench(suite, tmp_path / "out", bench.data, "small")
-    with pytest.raises(DropError, match=r"1 of 2 failed \(nowhere, BC: .* has no nowhere\.hdf5\)"):
+    (tmp_path / "hopper-broken.hdf5").write_bytes(b"no data")
+    assert bench.data is not None
+    shutil.copy(bench.data / "hopper-medium.hdf5", tmp_path)
+    suite = bench.suite.changed(tasks=("hopper-broken", "hopper-medium"), methods=bench.suite.methods[1:])
+    made = Bench(suite, tmp_path / "out", tmp_path, "small")
+    with pytest.raises(DropError, match=r"1 of 2 failed \(hopper-broken, BC: .*hopper-broken\.hdf5"):
         run_suite(made)
     assert made.is_played("hopper-medium", suite.methods[0], "BC")
     assert (made.out / "episodes.csv").read_text(encoding="utf-8").count("hopper-medium,BC") == 4
+
+
+def test_a_task_without_data_is_said_before_anything_runs(bench: Bench, tmp_path: Path) -> None:
+    made = Bench(bench.suite.changed(tasks=("hopper-medium", "nowhere")), tmp_path / "out", bench.data, "small")
+    with pytest.raises(DropError, match=r"has no nowhere\.hdf5"):
+        run_suite(made)
+    assert not made.out.exists()
 
 
 def test_settings_reach_the_runs(bench: Bench) -> None:

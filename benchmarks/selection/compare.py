@@ -46,20 +46,20 @@ def main() -> None:
             chosen = int(np.nanargmax(np.where(known, worth, -np.inf)))
             regret = float(truth.max() - truth[chosen])
             regrets.setdefault(name, []).append(regret)
-            correlation = spearmanr(worth[known], truth[known]).statistic
+            correlation = spearmanr(worth[known], truth[known]).statistic if known.sum() > 1 else None
             candidate = found["by_data"]["candidates"][chosen]
             table.add_row(
                 found["task"],
                 f"{truth.min():.1f} … {truth.max():.1f}",
                 name,
                 str(episodes),
-                f"{correlation:.2f} ({known.sum()})",
+                "–" if correlation is None else f"{correlation:.2f} (of {known.sum()})",
                 f"N {candidate['n_sub_tasks']}, K {candidate['ascent_steps']}",
                 f"{truth[chosen]:.1f}",
                 f"{regret:.1f}",
             )
         regrets.setdefault("one at random", []).append(float(truth.max() - truth.mean()))
-    console = Console()
+    console = Console(width=140, soft_wrap=True)
     console.print(table)
     console.print("Mean regret: " + ", ".join(f"{name} {np.mean(values):.1f}" for name, values in regrets.items()))
 

@@ -18,7 +18,7 @@ import jax
 from droprl.bench.results import Bench
 from droprl.bench.suite import Method
 from droprl.data import Dataset, load_dataset
-from droprl.data.maze import make_maze_dataset
+from droprl.data.maze import MAZES, make_maze_dataset
 from droprl.errors import DropError
 from droprl.evaluation import evaluate
 from droprl.train import Run, fit
@@ -79,18 +79,24 @@ def state_of(bench: Bench, cell: Cell) -> str:
 
 
 def find_task_data(task: str, data: Path | None) -> Dataset:
-    """FOLDER/TASK.hdf5, each part of it where several are joined with +; a maze that is not there is made.
+    """What `task_source` found; a maze that is nowhere is made."""
+    source = task_source(task, data)
+    return make_maze_dataset(task, MAZE_STEPS, seed=0) if source is None else load_dataset(source)
+
+
+def task_source(task: str, data: Path | None) -> str | None:
+    """FOLDER/TASK.hdf5, each part of it where several are joined with +; None for a maze that is to be made.
 
     Where X-medium-expert has no file of its own, X-medium and X-expert are joined.
     """
     for name in (task, re.sub(r"^(\w+)-medium-expert$", r"\1-medium+\1-expert", task)):
         files = [data / f"{part}.hdf5" for part in name.split("+")] if data is not None else []
         if files and all(file.exists() for file in files):
-            return load_dataset("+".join(map(str, files)))
-    if task.startswith("maze2d-"):
-        return make_maze_dataset(task, MAZE_STEPS, seed=0)
+            return "+".join(map(str, files))
+    if task in MAZES:
+        return None
     if Path(task).exists() or "/" in task:
-        return load_dataset(task)
+        return task
     where = f"{data} has no {task}.hdf5" if data is not None else "say where its file is with --data FOLDER"
     raise DropError(f"task {task}: {where}")
 

@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from droprl.bench.cells import Cell, cells_of, is_done, run_cell
+from droprl.bench.cells import Cell, cells_of, is_done, run_cell, task_source
 from droprl.bench.results import Bench
 from droprl.errors import DropError
 
@@ -28,10 +28,11 @@ Runner = Callable[[Bench, Sequence[Cell]], dict[Cell, str]]  # what failed, and 
 
 def run_suite(bench: Bench, runner: Runner | None = None) -> None:
     """By default one cell after another in this process."""
-    for method in bench.suite.methods:
-        method.algorithm(bench.preset, bench.suite.name)  # a mistake is said before anything runs
-    bench.write_suite()
     missing = [cell for cell in cells_of(bench) if not is_done(bench, cell)]
+    for cell in missing:  # a mistake is said before anything runs
+        cell.method.algorithm(bench.preset, bench.suite.name)
+        task_source(cell.task, bench.data)
+    bench.write_suite()
     failed = (runner or here)(bench, missing)
     bench.write_episodes()
     if failed:
