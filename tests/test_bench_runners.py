@@ -21,7 +21,7 @@ from droprl.train import Run
 SLOW = Method("slow", "bc", {"width": 8, "batch_size": 16})
 
 
-def suite_of(source: Path, steps: int = 4_000) -> Suite:
+def suite_of(source: Path, steps: int = 8_000) -> Suite:
     return Suite("two", "Two runs", "", (str(source),), (SLOW, Method("other", "fbc", SLOW.settings)), {},
                  Figure("training"), steps, 2, 0)  # fmt: skip
 
