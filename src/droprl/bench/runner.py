@@ -28,16 +28,22 @@ Runner = Callable[[Bench, Sequence[Cell]], dict[Cell, str]]  # what failed, and 
 
 def run_suite(bench: Bench, runner: Runner | None = None) -> None:
     """By default one cell after another in this process."""
-    missing = [cell for cell in cells_of(bench) if not is_done(bench, cell)]
-    for cell in missing:  # a mistake is said before anything runs
-        cell.method.algorithm(bench.preset, bench.suite.name)
-        task_source(cell.task, bench.data)
+    missing = missing_cells(bench)
     bench.write_suite()
     failed = (runner or here)(bench, missing)
     bench.write_episodes()
     if failed:
         said = "; ".join(f"{cell}: {reason}" for cell, reason in failed.items())
         raise DropError(f"{bench.out}: {len(failed)} of {len(missing)} failed ({said}): the rest is done")
+
+
+def missing_cells(bench: Bench) -> list[Cell]:
+    """What is still to be done. What cannot be, for want of data or by a wrong setting, is refused here."""
+    missing = [cell for cell in cells_of(bench) if not is_done(bench, cell)]
+    for cell in missing:
+        cell.method.algorithm(bench.preset, bench.suite.name)
+        task_source(cell.task, bench.data)
+    return missing
 
 
 def here(bench: Bench, cells: Sequence[Cell]) -> dict[Cell, str]:

@@ -15,6 +15,7 @@ from rich.table import Table
 from droprl.bench import Bench, InProcesses, OnRay, load_suite, run_suite
 from droprl.bench.cells import Cell, state_of
 from droprl.bench.figure import suite_figure
+from droprl.bench.runner import missing_cells
 from droprl.bench.tables import write_tables
 from droprl.cli.options import parse, use_compilation_cache
 from droprl.train.storage import write_bytes
@@ -74,6 +75,7 @@ def bench(words: list[str]) -> None:
         runner: InProcesses | OnRay = InProcesses(options.workers)
         if options.ray is not None:
             runner = OnRay(None if options.ray == HERE else options.ray, options.cpus, options.gpus)
+        missing_cells(made)  # a mistake is said before the table of progress
         with Live(get_renderable=lambda: progress_table(made), console=Console(stderr=True), refresh_per_second=1):
             run_suite(made, runner)
     write_bytes(made.out / "figure.svg", suite_figure(made).encode())
