@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Sequence
 from html import escape
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,15 @@ class Page(HTMLParser):
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 needs_browser = pytest.mark.skipif(BROWSER is None, reason="no Chromium found")
+
+
+def assert_orderly(page: Page) -> None:
+    """One heading above all, no level skipped, no name given twice."""
+    levels = [int(h[1]) for h in page.headings]
+    assert (levels[0], levels.count(1)) == (1, 1)
+    assert all(b <= a + 1 for a, b in pairwise(levels))
+    ids = page.values("id")
+    assert len(ids) == len(set(ids))
 
 
 def browse(path: Path, profile: Path, moment: str = "") -> Page:

@@ -87,8 +87,13 @@ def free_cells(maze: Any) -> list[np.ndarray]:
     return [maze.cell_rowcol_to_xy(np.array(cell)) for cell in rows]
 
 
-def test_the_fine_tuning_table(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["finetune", str(run), "--level", "checkpoint", "--budget", "4200", "--episodes", "1", "--json"])
+def test_the_fine_tuning_table(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The two commands of its row; with one number of ascent steps to look at, six episodes are enough."""
+    out = str(data / "run")
+    main(["train", str(data / "antmaze-umaze.hdf5"), "--preset", "small", "--steps", "12", "--out", out])
+    less = ["--budget", "4200", "--max-ascent-steps", "0", "--episodes", "1"]
+    capsys.readouterr()
+    main(["finetune", out, "--level", "embedding", *less, "--json"])
     found = json.loads(capsys.readouterr().out)
     assert found["env"] == "droprl/antmaze-umaze-v0"
     assert [seed["steps_played"] for seed in found["seeds"]] == [4200]

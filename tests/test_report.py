@@ -7,11 +7,10 @@ import json
 import math
 import random
 import re
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from pages import Page, browse, needs_browser, sticks_out
+from pages import Page, assert_orderly, browse, needs_browser, sticks_out
 
 from droprl.report import Chart, Diagnostic, EmbeddingWalk, Report, ScoreRow, Series, SubTaskReturns, render
 from droprl.report import svg as svg_tools
@@ -138,11 +137,7 @@ def page() -> str:
 
 def test_the_page_is_well_formed_and_its_headings_are_in_order(page: str) -> None:
     parsed = Page(page)
-    levels = [int(h[1]) for h in parsed.headings]
-    assert (levels[0], levels.count(1)) == (1, 1)
-    assert all(b <= a + 1 for a, b in pairwise(levels))
-    ids = parsed.values("id")
-    assert len(ids) == len(set(ids))
+    assert_orderly(parsed)
 
 
 def test_the_page_needs_nothing_but_itself(page: str) -> None:

@@ -6,6 +6,7 @@ The policy has the shape of DROP's β without an embedding, so that a difference
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Self
 
@@ -30,6 +31,21 @@ class BCState(NamedTuple):
     behavior_policy: BehaviorPolicy
     averaged: BehaviorPolicy  # moves slowly after it, and is what acts
     optimizer: optax.OptState
+
+
+def cloning_update(
+    loss: Callable[[BehaviorPolicy, Batch], Array],
+    optimizer: optax.GradientTransformation,
+    average_rate: float,
+    state: BCState,
+    batch: Batch,
+) -> tuple[BCState, Metrics]:
+    """One step down the loss, and the average one step after it."""
+    value, gradient = jax.value_and_grad(loss)(state.behavior_policy, batch)
+    step, optimizer_state = optimizer.update(gradient, state.optimizer)
+    policy = optax.apply_updates(state.behavior_policy, step)
+    average = averaged(state.averaged, policy, average_rate, optimizer_state)
+    return BCState(policy, average, optimizer_state), {"clone_loss": value}
 
 
 @dataclass(frozen=True)
@@ -82,11 +98,7 @@ class BC:
         return BCState(policy, policy, self._optimizer().init(policy))
 
     def update(self, state: BCState, batch: Batch, key: Array) -> tuple[BCState, Metrics]:
-        loss, gradient = jax.value_and_grad(self._loss)(state.behavior_policy, batch)
-        step, optimizer = self._optimizer().update(gradient, state.optimizer)
-        policy = optax.apply_updates(state.behavior_policy, step)
-        average = averaged(state.averaged, policy, self.average_rate, optimizer)
-        return BCState(policy, average, optimizer), {"clone_loss": loss}
+        return cloning_update(self._loss, self._optimizer(), self.average_rate, state, batch)
 
     def policy(self, state: BCState) -> FixedPolicy:
         return FixedPolicy(state.averaged, jnp.zeros(0), self.sample_actions)

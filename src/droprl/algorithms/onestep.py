@@ -25,7 +25,7 @@ from droprl.adapt import FixedPolicy
 from droprl.algorithms.averaging import averaged_networks
 from droprl.algorithms.diagnostics import Check, onestep_checks
 from droprl.algorithms.protocol import Metrics
-from droprl.algorithms.scoring import calibration, td_error
+from droprl.algorithms.scoring import calibration, td_loss
 from droprl.data.dataset import Dataset
 from droprl.data.transitions import Batch, Prepared, Probe, Spec, prepare
 from droprl.errors import require
@@ -184,11 +184,8 @@ class Onestep:
             jax.vmap(networks.behavior_policy.clone_loss, (0, 0, None))(batch.observation, batch.action, nothing)
         )
 
-        errors, scores = jax.vmap(td_error, (None, None, None, None, 0))(
-            networks.score_model, averaged.score_model, averaged.behavior_policy, nothing, batch
-        )
-        squared = jnp.sum(errors**2, axis=1)
-        td = jnp.sum(batch.has_target * squared) / jnp.maximum(jnp.sum(batch.has_target), 1.0)
+        no_z = jnp.zeros((len(batch.reward), *NO_EMBEDDING))
+        td, metrics = td_loss(networks.score_model, averaged.score_model, averaged.behavior_policy, no_z, batch)
 
         improve = self.reverse_kl_loss if self.improvement == "reverse-kl" else self.exponential_loss
         improvement = jnp.mean(
@@ -200,8 +197,7 @@ class Onestep:
                 jax.random.split(key, len(batch.reward)),
             )
         )
-        metrics = {"clone_loss": clone, "td_loss": td, "score_mean": jnp.mean(scores), "objective": -improvement}
-        return clone + td + improvement, metrics
+        return clone + td + improvement, metrics | {"clone_loss": clone, "objective": -improvement}
 
     def update(self, state: OnestepState, batch: Batch, key: Array) -> tuple[OnestepState, Metrics]:
         """One Adam for all: it treats every weight by itself, so that three would do the same."""

@@ -17,8 +17,7 @@ import optax
 from jax import Array
 
 from droprl.adapt import FixedPolicy
-from droprl.algorithms.averaging import averaged
-from droprl.algorithms.bc import BCState
+from droprl.algorithms.bc import BCState, cloning_update
 from droprl.algorithms.diagnostics import Check, rvs_checks
 from droprl.algorithms.protocol import Metrics
 from droprl.data.dataset import Dataset
@@ -136,11 +135,7 @@ class RvS:
         return jnp.mean(jax.vmap(policy.clone_loss)(batch.observation, batch.action, _outcomes(batch)))
 
     def update(self, state: BCState, batch: Batch, key: Array) -> tuple[BCState, Metrics]:
-        loss, gradient = jax.value_and_grad(self.loss)(state.behavior_policy, batch)
-        step, optimizer = self._optimizer().update(gradient, state.optimizer)
-        policy = optax.apply_updates(state.behavior_policy, step)
-        average = averaged(state.averaged, policy, self.average_rate, optimizer)
-        return BCState(policy, average, optimizer), {"clone_loss": loss}
+        return cloning_update(self.loss, self._optimizer(), self.average_rate, state, batch)
 
     def policy(self, state: BCState) -> FixedPolicy:
         return FixedPolicy(state.averaged, self.target(), self.sample_actions)

@@ -84,6 +84,16 @@ _td_errors = jax.vmap(td_error, (None, None, None, 0, 0))
 _gaps = jax.vmap(conservative_gap, (None, None, 0, 0, 0))
 
 
+def td_loss(
+    score_model: AnyScoreModel, target: AnyScoreModel, policy: BehaviorPolicy, z: Array, batch: Batch
+) -> tuple[Array, Metrics]:
+    """The squared errors of all score models, the mean over the steps that have a target; `z` is one a step."""
+    errors, scores = _td_errors(score_model, target, policy, z, batch)
+    squared = jnp.sum(errors**2, axis=1)
+    td = jnp.sum(batch.has_target * squared) / jnp.maximum(jnp.sum(batch.has_target), 1.0)
+    return td, {"td_loss": td, "score_mean": jnp.mean(scores)}
+
+
 def score_loss(
     settings: ScoreSettings,
     score_model: AnyScoreModel,
@@ -97,10 +107,7 @@ def score_loss(
 ) -> tuple[Array, Metrics]:
     """TD at `learned_z`, plus λ · (gap − η) between `unseen_z` and `z`, which the constraint does not move."""
     fixed_policy = jax.lax.stop_gradient(policy)
-    errors, scores = _td_errors(score_model, target, fixed_policy, learned_z, batch)
-    squared = jnp.sum(errors**2, axis=1)
-    td = jnp.sum(batch.has_target * squared) / jnp.maximum(jnp.sum(batch.has_target), 1.0)
-    metrics = {"td_loss": td, "score_mean": jnp.mean(scores)}
+    td, metrics = td_loss(score_model, target, fixed_policy, learned_z, batch)
     if settings.constraint == "none":
         return td, metrics
 

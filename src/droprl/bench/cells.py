@@ -22,7 +22,7 @@ from droprl.data.maze import MAZES, make_maze_dataset
 from droprl.errors import DropError
 from droprl.evaluation import evaluate
 from droprl.train import Run, fit
-from droprl.train.storage import read_json, write_json
+from droprl.train.storage import write_json
 
 MAZE_STEPS = 100_000  # of the mazes that are made on the spot
 
@@ -107,16 +107,15 @@ def _finished(path: Path) -> bool:
 
 def _add_cost(bench: Bench, cell: Cell, seconds: float) -> None:
     """What training took, compiling and saving included; a training that was interrupted adds up its parts."""
-    path = bench.cost_path(cell.task, cell.method)
-    before: dict[str, Any] = read_json(path) if path.exists() else {"train_seconds": 0.0}
-    total = before["train_seconds"] + seconds
+    before = bench.cost(cell.task, cell.method)
+    total = seconds + (before["train_seconds"] if before else 0.0)
     cost = {
         "train_seconds": total,
         "updates_per_second": bench.suite.steps / total,
         "peak_memory_mb": _peak_memory() / 2**20,
         "device": jax.devices()[0].device_kind,
     }
-    write_json(path, cost)
+    write_json(bench.cost_path(cell.task, cell.method), cost)
 
 
 def _peak_memory() -> float:

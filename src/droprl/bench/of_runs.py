@@ -90,8 +90,7 @@ def read_costs(bench: Bench, played: Sequence[tuple[Entry, Method, Mapping[str, 
     """The median over the tasks of what was measured; empty where nothing was."""
     found = []
     for entry, method, evaluations in played:
-        paths = [bench.cost_path(task, method) for task in bench.suite.tasks]
-        measured = [read_json(path) for path in paths if path.exists()]
+        measured = [cost for task in bench.suite.tasks if (cost := bench.cost(task, method)) is not None]
         found.append(
             Cost(
                 entry,

@@ -57,6 +57,11 @@ class Bench:
             len(result["returns"]) == self.suite.episodes for result in found["results"]
         )
 
+    def cost(self, task: str, method: Method) -> dict[str, Any] | None:
+        """What training took, as it was written; None where it was not measured."""
+        path = self.cost_path(task, method)
+        return read_json(path) if path.exists() else None
+
     def scores(self, task: str, method: Method, play: str) -> np.ndarray | None:
         """The mean of every seed over its episodes and checkpoints: D4RL-normalised, or returns without a reference."""
         found = self.evaluation(task, method, play)

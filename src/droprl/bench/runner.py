@@ -34,7 +34,10 @@ def run_suite(bench: Bench, runner: Runner | None = None) -> None:
     bench.write_episodes()
     if failed:
         said = "; ".join(f"{cell}: {reason}" for cell, reason in failed.items())
-        raise DropError(f"{bench.out}: {len(failed)} of {len(missing)} failed ({said}): the rest is done")
+        raise DropError(
+            f"{bench.out}: {len(failed)} of {len(missing)} failed ({said}): mend this and run the same command, "
+            "which goes on with these; the rest is done"
+        )
 
 
 def missing_cells(bench: Bench) -> list[Cell]:

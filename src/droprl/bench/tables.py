@@ -17,7 +17,7 @@ from droprl.bench.suite import label
 from droprl.evaluation.statistics import EXPERT, Aggregate, aggregate, pairwise_improvement, standard_error
 from droprl.report.table import Cell, Number, Table, best_in_bold
 from droprl.train.checkpoints import KEEP
-from droprl.train.storage import read_json, write_bytes
+from droprl.train.storage import write_bytes
 
 WHEN = {1: "last checkpoint", KEEP: f"mean of the last {KEEP} checkpoints"}
 NAMES: dict[Aggregate, str] = {
@@ -138,8 +138,7 @@ def cost_table(bench: Bench) -> Table:
     rows: list[tuple[Cell, ...]] = []
     for task in bench.suite.tasks:
         for method in bench.suite.methods:
-            path = bench.cost_path(task, method)
-            cost = read_json(path) if path.exists() else {}
+            cost = bench.cost(task, method) or {}
             training = [Number(cost[key], decimals=0) if key in cost else None for key in COSTS]
             for play in bench.suite.plays_of(method) or {method.name: {}}:
                 taken = (bench.evaluation(task, method, play) or {}).get("milliseconds_per_action")
