@@ -16,7 +16,7 @@ demo: setup  ## a maze, three algorithms, one table and demo/report.html
 	$(BIN)/drop demo --out demo
 
 test: lint  ## style, types and all tests
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses 2 --dist loadfile
 
 lint: setup
 	$(BIN)/ruff check .

@@ -29,7 +29,7 @@ from droprl.algorithms.diagnostics import return_check
 from droprl.algorithms.dt import DT, Context, TransformerPolicy
 from droprl.data import from_arrays
 from droprl.policy import LoadedPolicy, Origin
-from droprl.rollout import play_episode, rollout
+from droprl.rollout import play_episode, rollout, rollouts
 from droprl.select.fqe import estimate_returns
 from droprl.train import fit
 
@@ -211,3 +211,26 @@ def test_it_earns_the_return_it_is_told_to_aim_for(tmp_path: Path) -> None:
         policy.policy = replace(inner, target=jnp.asarray(target / float(inner.return_scale)))
         played = rollout(policy, Sides, 3, seed=0)
         np.testing.assert_allclose(played.returns, target, atol=1.0)
+
+
+def test_policies_side_by_side_play_what_each_plays_alone() -> None:
+    """With a memory that hears rewards and begins anew, in three environments each, for seven episodes."""
+    scaling = dt().prepare(dataset()).scaling
+    policies = [
+        LoadedPolicy(policy_of(drawn(seed)), dt(), SPEC, scaling, Origin("d", None, None, seed, 0), "here")
+        for seed in (0, 1)
+    ]
+    together = rollouts(policies, Moving, 7, seed=5, n_envs=3)
+    alone = [rollout(policy, Moving, 7, seed=5, n_envs=3) for policy in policies]
+    assert alone[0].returns != alone[1].returns
+    for found, expected in zip(together, alone, strict=True):
+        np.testing.assert_allclose(found.returns, expected.returns, rtol=1e-4)
+        assert (found.lengths, found.terminated) == (expected.lengths, expected.terminated)
+
+
+class Moving(Paying):
+    """Pays for the actions as well."""
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        observation, reward, *rest = super().step(action)
+        return observation, reward + float(np.sum(action)), *rest

@@ -20,17 +20,20 @@ from scipy import stats
 from droprl.algorithms.bc import BC
 from droprl.algorithms.drop import DROP, DropState, Networks
 from droprl.data.transitions import Batch, Spec
-from droprl.networks import MLP, AnyScoreModel, BehaviorPolicy, ScoreModel, TaskEmbedding
+from droprl.networks import MLP, AnyScoreModel, BehaviorPolicy, ScoreModel, TaskEmbedding, with_bfloat16_products
 
 T = TypeVar("T")
 SPEC = Spec(observation_size=3, action_size=2, n_sub_tasks=4)
-PAPER_LIKE = DROP(embedding_size=2, width=8, depths=(2, 1, 1, 1, 2), batch_size=5, discount=0.9, threshold=0.1)
+PAPER_LIKE = DROP(
+    embedding_size=2, width=8, depths=(2, 1, 1, 1, 2), batch_size=5, discount=0.9, threshold=0.1, constraint_share=1.0
+)
 CONFIGS = {
     "default": PAPER_LIKE,
     "gaussian": replace(PAPER_LIKE, head="gaussian", score_layer_norm=False),
     "to the letter": replace(PAPER_LIKE, embedding_space="tanh", td_into_embedding=True, conditioning="concatenate"),
     "hinge": replace(PAPER_LIKE, constraint="hinge", multiplier_max=3.0, threshold=0.0),
     "three score models": replace(PAPER_LIKE, score_models=3),
+    "measured on two steps": replace(PAPER_LIKE, constraint_share=0.4),
     "smoothed": replace(PAPER_LIKE, policy_smoothing=0.3, score_smoothing=0.6, td_into_embedding=True),
 }
 
@@ -126,7 +129,7 @@ def scores_of_each(f: AnyScoreModel, s: np.ndarray, a: np.ndarray, z: np.ndarray
 class Losses:
     clone: float
     td: float
-    gaps: np.ndarray  # for every step
+    gaps: np.ndarray  # for every step on which it is measured
     score_mean: float
 
     @property
@@ -163,6 +166,8 @@ def reference(
         scores.append(scores_of_each(f, s, a, (moving_z if drop.td_into_embedding else fixed_z) + score_noise[i]))
         errors.append(bootstrapped - scores[-1])
         # Its constraint: f at β's own actions, for a z from μ against the sub-task's own.
+        if i >= len(unseen):
+            continue
         both_z = (np.asarray(unseen)[i], fixed_z)
         at = [scores_of_each(f, s, action_distribution(fixed_beta, s, z)[0], z).min() for z in both_z]
         gaps.append(at[0] - at[1])
@@ -195,7 +200,9 @@ def compiled(drop: DROP) -> Any:
 
         values, score_mean = objectives(networks, target)
         gradients, target_gradients = jax.jacrev(objectives, (0, 1), has_aux=True)(networks, target)[0]
-        unseen = drop._unseen_embeddings(networks.embedding.table(), jax.random.split(KEY, 3)[2], 5)
+        unseen = drop._unseen_embeddings(
+            networks.embedding.table(), jax.random.split(KEY, 3)[2], round(5 * drop.constraint_share)
+        )
         return Found(values, score_mean, gradients, target_gradients, unseen)
 
     return jax.jit(everything)
@@ -377,3 +384,23 @@ def test_behaviour_cloning_is_equation_4_with_nothing_else() -> None:
         for s, a in zip(np.asarray(batch.observation), np.asarray(batch.action), strict=True)
     ]
     assert float(jax.jit(bc._loss)(policy, batch)) == pytest.approx(np.mean(expected), rel=1e-6)
+
+
+def test_bfloat16_products_round_and_leave_small_layers_and_what_is_learned_alone() -> None:
+    with jax.enable_x64(False):
+        exact = replace(PAPER_LIKE, width=64)
+        state, batch = jax.jit(exact.init, static_argnums=1)(KEY, SPEC), jax.tree.map(jnp.asarray, make_batch())
+        batch = jax.tree.map(lambda leaf: leaf.astype(jnp.float32) if leaf.dtype == jnp.float64 else leaf, batch)
+        given = state.networks, state.averaged.score_model, jnp.asarray(0.7, jnp.float32), batch, KEY
+        rounded = replace(exact, precision="bfloat16")
+        found = [jax.jit(jax.grad(drop.loss, has_aux=True))(*given) for drop in (exact, rounded)]
+        gradients, values = zip(*found, strict=True)
+        for name in ("clone_loss", "td_loss"):
+            assert float(values[0][name]) != float(values[1][name])
+            assert float(values[1][name]) == pytest.approx(float(values[0][name]), rel=0.03)
+        flat = [np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(g)]) for g in gradients]
+        assert flat[1].dtype == np.float32
+        assert np.linalg.norm(flat[1] - flat[0]) < 0.05 * np.linalg.norm(flat[0])
+        lowered = with_bfloat16_products(state.networks.score_model)
+        assert [layer.weight.dtype for layer in lowered.state_action_encoder.layers] == [jnp.float32]
+        assert [layer.weight.dtype for layer in lowered.score_decoder.layers] == [jnp.bfloat16] * 2 + [jnp.float32]

@@ -21,7 +21,7 @@ from droprl.train.loop import init_seed, updates
 
 # Numbers that enter the losses only by arithmetic.
 NUMBERS = [
-    *("score_smoothing", "policy_smoothing", "threshold", "multiplier_start", "multiplier_rate", "multiplier_max"),
+    *("threshold", "multiplier_start", "multiplier_rate", "multiplier_max"),
     *("learning_rate", "target_rate", "average_rate"),
 ]
 # What the data was prepared with; the compiled program does not see it.

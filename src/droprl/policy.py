@@ -154,12 +154,14 @@ class LoadedPolicy:
         return folder
 
 
-@eqx.filter_jit
-def _step(policy: Policy, scaling: Scaling, carry: Carry, observations: Array, key: Array) -> tuple[Carry, Array]:
-    """Compiled once for all policies of one shape: seeds and checkpoints share it."""
+def step_policy(policy: Policy, scaling: Scaling, carry: Carry, observations: Array, key: Array) -> tuple[Carry, Array]:
+    """Between the task's units and the policy's."""
     normalized = jnp.asarray(scaling.observations_in(observations))
     carry, actions = policy.act(carry, normalized, key)
     return carry, jnp.clip(scaling.actions_out(actions), scaling.action_low, scaling.action_high)
+
+
+_step = eqx.filter_jit(step_policy)  # compiled once for all policies of one shape: seeds and checkpoints share it
 
 
 def load_policy(

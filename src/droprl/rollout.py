@@ -7,18 +7,20 @@ of one episode ever reaches the next, and an episode depends only on its own see
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import gymnasium
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from droprl.adapt.policy import Carry, Episode, tell_rewards
 from droprl.data.simulation import make_env
 from droprl.errors import DropError
-from droprl.policy import LoadedPolicy
+from droprl.policy import LoadedPolicy, step_policy
 
 Environment = gymnasium.Env[Any, Any]
 EnvMaker = Callable[[], Environment]
@@ -32,7 +34,7 @@ class Rollout:
     returns: list[float]
     lengths: list[int]
     terminated: list[bool]  # the task ended; otherwise the clock ran out
-    seconds_per_action: float
+    seconds_per_action: float  # the policy's part, for one of the actions that it took at once
 
 
 def env_maker(env_id: str) -> EnvMaker:
@@ -52,64 +54,127 @@ def rollout(
     on_step: Callable[[int], None] | None = None,
 ) -> Rollout:
     """Episode e is reset with `seed + e`. `on_step` hears how many episodes are done."""
-    n_envs = min(n_envs, episodes)
-    envs = [make_env() for _ in range(n_envs)]
+    return _rollout([policy], make_env, episodes, seed, n_envs, record, on_step)[0]
+
+
+def rollouts(
+    policies: Sequence[LoadedPolicy],
+    make_env: EnvMaker,
+    episodes: int,
+    *,
+    seed: int = 0,
+    n_envs: int = 10,
+    on_step: Callable[[int], None] | None = None,
+) -> list[Rollout]:
+    """`rollout` of several policies of one shape, all of them at once: what an accelerator wants."""
+    return _rollout(policies, make_env, episodes, seed, n_envs, None, on_step)
+
+
+def _rollout(
+    policies: Sequence[LoadedPolicy],
+    make_env: EnvMaker,
+    episodes: int,
+    seed: int,
+    n_envs: int,
+    record: Recorder | None,
+    on_step: Callable[[int], None] | None,
+) -> list[Rollout]:
+    envs = [make_env() for _ in range(len(policies) * min(n_envs, episodes))]
     try:
-        check_fit(policy, envs[0])
-        return _play(policy, envs, episodes, seed, record, on_step)
+        check_fit(policies[0], envs[0])
+        return _play(_Players(policies), envs, episodes, seed, record, on_step)
     finally:
         for env in envs:
             env.close()
 
 
+class _Players:
+    """Policies that act together, each for as many environments: those of the first come first."""
+
+    def __init__(self, policies: Sequence[LoadedPolicy]) -> None:
+        self.policies = policies
+        if len(policies) > 1:
+            self._stacked, self._scaling = (
+                jax.tree.map(lambda *leaves: jnp.stack(leaves), *parts)
+                for parts in ([p.policy for p in policies], [p.scaling for p in policies])
+            )
+
+    def start(self, n: int) -> Carry:
+        if len(self.policies) == 1:
+            return self.policies[0].start(n)
+        return jax.vmap(lambda policy: policy.start(n // len(self.policies)))(self._stacked)
+
+    def step(self, carry: Carry, observations: np.ndarray, keys: jax.Array) -> tuple[Carry, np.ndarray]:
+        if len(self.policies) == 1:
+            return self.policies[0].step(carry, observations, keys)
+        given = jnp.asarray(self._of_each(observations), jnp.float32)
+        carry, actions = _step_together(self._stacked, self._scaling, carry, given, self._of_each(keys))
+        return carry, np.array(actions).reshape(len(observations), -1)
+
+    def after_step(self, carry: Carry, fresh: Carry, rewards: np.ndarray, began_anew: np.ndarray) -> Carry:
+        """The memory, told what was earned, and as at the start for episodes that begin anew."""
+        if len(self.policies) == 1:
+            carry = tell_rewards(carry, rewards)
+        else:
+            carry = jax.vmap(tell_rewards)(carry, self._of_each(rewards))
+            began_anew = self._of_each(began_anew)
+        return _replace(carry, fresh, began_anew) if began_anew.any() else carry
+
+    def _of_each(self, values: Any) -> Any:
+        return values.reshape(len(self.policies), -1, *values.shape[1:])
+
+
+_step_together = eqx.filter_jit(eqx.filter_vmap(step_policy))
+
+
 def _play(
-    policy: LoadedPolicy,
+    players: _Players,
     envs: list[Environment],
     episodes: int,
     seed: int,
     record: Recorder | None,
     on_step: Callable[[int], None] | None,
-) -> Rollout:
-    returns, lengths = np.zeros(episodes), np.zeros(episodes, int)
-    terminated = np.zeros(episodes, bool)
-    playing = list(range(len(envs)))  # the episode in each environment; −1 when there is none left for it
-    waiting = len(envs)
-    observations = np.stack([_reset(env, seed + e) for env, e in zip(envs, playing, strict=True)])
-    fresh = policy.start(len(envs))
+) -> list[Rollout]:
+    n, each = len(players.policies), len(envs) // len(players.policies)
+    returns, lengths = np.zeros((n, episodes)), np.zeros((n, episodes), int)
+    terminated = np.zeros((n, episodes), bool)
+    owner = np.repeat(np.arange(n), each)  # the policy in each environment
+    playing = np.tile(np.arange(each), n)  # and its episode; −1 when there is none left for it
+    waiting = np.full(n, each)  # the episode of each policy that comes next
+    observations = np.stack([_reset(env, seed + int(e)) for env, e in zip(envs, playing, strict=True)])
+    fresh = players.start(len(envs))
     carry, seconds, actions_taken, calls = fresh, 0.0, 0, 0
-    while any(e >= 0 for e in playing):
-        keys = _keys(np.array([seed + e for e in playing]).astype(np.uint32), lengths[playing])
+    while (playing >= 0).any():
+        keys = _keys((seed + playing).astype(np.uint32), lengths[owner, playing])
         began = time.perf_counter()
-        carry, actions = policy.step(carry, observations, keys)
+        carry, actions = players.step(carry, observations, keys)
         if calls > 0:  # the first call compiles
             seconds += time.perf_counter() - began
-            actions_taken += sum(e >= 0 for e in playing)
+            actions_taken += int((playing >= 0).sum())
         calls += 1
         rewards, began_anew = np.zeros(len(envs)), np.zeros(len(envs), bool)
         seen = observations.copy()
-        for i, env in enumerate(envs):
-            e = playing[i]
-            if e < 0:
-                continue
-            observation, reward, ended, truncated, _ = env.step(actions[i])
+        for i in np.flatnonzero(playing >= 0):
+            at = owner[i], playing[i]
+            observation, reward, ended, truncated, _ = envs[i].step(actions[i])
             observations[i], rewards[i] = observation, float(reward)
-            returns[e] += float(reward)
-            lengths[e] += 1
+            returns[at] += float(reward)
+            lengths[at] += 1
             if ended or truncated:
-                terminated[e] = ended
-                playing[i], waiting = (waiting, waiting + 1) if waiting < episodes else (-1, waiting)
+                terminated[at] = ended
                 began_anew[i] = True
+                playing[i] = waiting[owner[i]] if waiting[owner[i]] < episodes else -1
                 if playing[i] >= 0:
-                    observations[i] = _reset(env, seed + playing[i])
+                    waiting[owner[i]] += 1
+                    observations[i] = _reset(envs[i], seed + int(playing[i]))
         if record is not None:
             record(carry, seen, rewards)
-        carry = tell_rewards(carry, rewards)
-        if began_anew.any():
-            carry = _replace(carry, fresh, began_anew)
+        carry = players.after_step(carry, fresh, rewards, began_anew)
         if on_step is not None:
-            on_step(waiting - sum(e >= 0 for e in playing))
+            on_step(int(waiting.sum() - (playing >= 0).sum()))
     per_action = seconds / actions_taken if actions_taken else float("nan")
-    return Rollout(returns.tolist(), lengths.tolist(), terminated.tolist(), per_action)
+    columns = zip(returns.tolist(), lengths.tolist(), terminated.tolist(), strict=True)
+    return [Rollout(*earned, per_action) for earned in columns]
 
 
 class Trajectory(NamedTuple):
@@ -184,7 +249,7 @@ def _replace(carry: Carry, fresh: Carry, where: np.ndarray) -> Carry:
     """The memory with that of the marked episodes as at their start."""
 
     def choose(old: jax.Array, new: jax.Array) -> jax.Array:
-        return jax.numpy.where(where.reshape(where.shape + (1,) * (old.ndim - 1)), new, old)
+        return jnp.where(where.reshape(where.shape + (1,) * (old.ndim - where.ndim)), new, old)
 
     return jax.tree.map(choose, carry, fresh)
 

@@ -7,6 +7,7 @@ Where the paper is silent, or where following it to the letter is known to fail 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, NamedTuple, Self
 
@@ -46,6 +47,7 @@ from droprl.networks import (
     PolicyHead,
     TaskEmbedding,
     score_of_behavior,
+    with_bfloat16_products,
 )
 
 
@@ -124,6 +126,9 @@ class DROP:
     constraint: Constraint = "lagrangian"
     """The conservative constraint of equation 8, on the mean gap; hinge penalises every state's own violation, squared,
     with the weight multiplier_max; none ablates it (the paper's "w/o Reg")."""
+    constraint_share: float = 0.25
+    """Share of the batch on which the gap is measured: λ needs a mean, not every step. Where λ stays 0 nothing else
+    changes."""
     threshold: float = 2.0
     """η: by how much unseen embeddings may out-score those of the sub-tasks; with scaled rewards, in standard
     deviations of the discounted returns."""
@@ -134,6 +139,9 @@ class DROP:
     multiplier_max: float = 1.0
     """The cap on λ: the constraint is linear in f and unbounded, so that an uncapped λ runs away."""
 
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """Of the products of wide layers while training; bfloat16 is faster on a GPU (slower on a CPU) and rounds weights
+    and activations to three digits. What is learned, saved and played stays float32."""
     learning_rate: float = 1e-3
     """Adam's learning rate, the same for all networks."""
     batch_size: int = 1024
@@ -144,7 +152,7 @@ class DROP:
     def __post_init__(self) -> None:
         require(self, "at least 1", "n_sub_tasks", "trajectories_per_sub_task", "embedding_size", "width", "td_steps")
         require(self, "at least 1", "batch_size", "score_models")
-        require(self, "above 0 and at most 1", "discount", "target_rate")
+        require(self, "above 0 and at most 1", "discount", "target_rate", "constraint_share")
         require(self, "above 0", "learning_rate")
         require(self, "at least 0", "decomposition_seed", "multiplier_start", "multiplier_rate", "multiplier_max")
         require(self, "at least 0", "score_smoothing", "policy_smoothing")
@@ -241,17 +249,18 @@ class DROP:
     ) -> tuple[Array, Metrics]:
         """Cloning + TD + λ · (gap − η), the mean over a batch. Cloning moves φ and β; the rest moves f."""
         table = networks.embedding.table()
+        policy, score_model = networks.behavior_policy, networks.score_model
+        if self.precision == "bfloat16":
+            policy, score_model, target = with_bfloat16_products((policy, score_model, target))
         z = table[batch.sub_task]
         policy_key, score_key, unseen_key = jax.random.split(key, 3)
-        policy_z = z + self.policy_smoothing * jax.random.normal(policy_key, z.shape)
-        clone = jnp.mean(jax.vmap(self.clone_loss, (None, 0, 0))(networks.behavior_policy, policy_z, batch))
+        policy_z = _smoothed(z, self.policy_smoothing, policy_key)
+        clone = jnp.mean(jax.vmap(self.clone_loss, (None, 0, 0))(policy, policy_z, batch))
 
         score_z = z if self.td_into_embedding else jax.lax.stop_gradient(z)
-        score_z = score_z + self.score_smoothing * jax.random.normal(score_key, z.shape)
-        unseen_z = self._unseen_embeddings(table, unseen_key, len(z))
-        score, metrics = score_loss(
-            self, networks.score_model, target, multiplier, networks.behavior_policy, score_z, z, unseen_z, batch
-        )
+        score_z = _smoothed(score_z, self.score_smoothing, score_key)
+        unseen_z = self._unseen_embeddings(table, unseen_key, math.ceil(self.constraint_share * len(z)))
+        score, metrics = score_loss(self, score_model, target, multiplier, policy, score_z, z, unseen_z, batch)
         return clone + score, metrics | {"clone_loss": clone}
 
     def _unseen_embeddings(self, table: Array, key: Array, n: int) -> Array:
@@ -305,3 +314,7 @@ class DROP:
 
     def checks(self, metrics: dict[str, float]) -> list[Check]:
         return drop_checks(metrics, capped_multiplier(self))
+
+
+def _smoothed(z: Array, deviation: float, key: Array) -> Array:
+    return z + deviation * jax.random.normal(key, z.shape) if deviation else z

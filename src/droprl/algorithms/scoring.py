@@ -14,7 +14,7 @@ from jax import Array
 from droprl.algorithms.diagnostics import r_squared
 from droprl.algorithms.protocol import Metrics
 from droprl.data.transitions import Batch, Spec
-from droprl.networks import AnyScoreModel, BehaviorPolicy, ScoreEnsemble, ScoreModel, score_of_behavior
+from droprl.networks import AnyScoreModel, BehaviorPolicy, ScoreEnsemble, ScoreModel
 
 Constraint = Literal["lagrangian", "hinge", "none"]
 
@@ -55,40 +55,38 @@ def make_score_model(settings: ScoreSettings, spec: Spec, embedding_size: int, k
 # --- losses, each for one step of the data ---
 
 
-def td_error(
-    score_model: AnyScoreModel, target: AnyScoreModel, policy: BehaviorPolicy, z: Array, step: Batch
-) -> tuple[Array, Array]:
-    """R + γ f̄(s', a', z) − f(s, a, z), and f(s, a, z) itself, for each score model. Both sides have the step's own z.
+def td_target(target: AnyScoreModel, policy: BehaviorPolicy, z: Array, step: Batch) -> Array:
+    """R + γ f̄(s', a', z), for each score model.
 
     Behind a timeout the data has no a': the policy of that z answers there.
     """
     own_action = policy.mode(policy.encode(step.next_observation), z)
     next_action = jnp.where(step.next_action_known, step.next_action, own_action)
-    bootstrapped = step.reward + step.discount * target.each(step.next_observation, next_action, z)
+    return jax.lax.stop_gradient(step.reward + step.discount * target.each(step.next_observation, next_action, z))
+
+
+def td_error(
+    score_model: AnyScoreModel, target: AnyScoreModel, policy: BehaviorPolicy, z: Array, step: Batch
+) -> tuple[Array, Array]:
+    """The target − f(s, a, z), and f(s, a, z) itself, for each score model. Both sides have the step's own z."""
     score = score_model.each(step.observation, step.action, z)
-    return jax.lax.stop_gradient(bootstrapped) - score, score
-
-
-def conservative_gap(
-    score_model: AnyScoreModel, policy: BehaviorPolicy, z: Array, unseen_z: Array, step: Batch
-) -> Array:
-    """The constraint: f(s, β(s, z̃), z̃) − f(s, β(s, z), z), with z̃ ~ μ(z)."""
-    encoded = policy.encode(step.observation)
-    unseen = score_of_behavior(score_model, policy, step.observation, encoded, unseen_z)
-    return unseen - score_of_behavior(score_model, policy, step.observation, encoded, z)
+    return td_target(target, policy, z, step) - score, score
 
 
 # --- of a batch ---
 
 _td_errors = jax.vmap(td_error, (None, None, None, 0, 0))
-_gaps = jax.vmap(conservative_gap, (None, None, 0, 0, 0))
+_td_targets = jax.vmap(td_target, (None, None, 0, 0))
 
 
 def td_loss(
     score_model: AnyScoreModel, target: AnyScoreModel, policy: BehaviorPolicy, z: Array, batch: Batch
 ) -> tuple[Array, Metrics]:
     """The squared errors of all score models, the mean over the steps that have a target; `z` is one a step."""
-    errors, scores = _td_errors(score_model, target, policy, z, batch)
+    return _mean_square(*_td_errors(score_model, target, policy, z, batch), batch)
+
+
+def _mean_square(errors: Array, scores: Array, batch: Batch) -> tuple[Array, Metrics]:
     squared = jnp.sum(errors**2, axis=1)
     td = jnp.sum(batch.has_target * squared) / jnp.maximum(jnp.sum(batch.has_target), 1.0)
     return td, {"td_loss": td, "score_mean": jnp.mean(scores)}
@@ -105,14 +103,28 @@ def score_loss(
     unseen_z: Array,
     batch: Batch,
 ) -> tuple[Array, Metrics]:
-    """TD at `learned_z`, plus λ · (gap − η) between `unseen_z` and `z`, which the constraint does not move."""
-    fixed_policy = jax.lax.stop_gradient(policy)
-    td, metrics = td_loss(score_model, target, fixed_policy, learned_z, batch)
-    if settings.constraint == "none":
-        return td, metrics
+    """TD at `learned_z`, plus λ · (gap − η), which moves neither the policy nor `z`.
 
-    fixed_z, fixed_unseen_z = jax.lax.stop_gradient((z, unseen_z))
-    gaps = _gaps(score_model, fixed_policy, fixed_z, fixed_unseen_z, batch)
+    The gap is f(s, β(s, z̃), z̃) − f(s, β(s, z), z), the mean over as many of the first steps as there are `unseen_z`.
+    """
+    policy = jax.lax.stop_gradient(policy)
+    if settings.constraint == "none":
+        return td_loss(score_model, target, policy, learned_z, batch)
+
+    n_steps, n_unseen = len(learned_z), len(unseen_z)
+    states = batch.observation[:n_unseen]
+    z, unseen_z = jax.lax.stop_gradient((z[:n_unseen], unseen_z))
+    encoded = jax.vmap(policy.encode)(states)
+    own, unseen = (jax.vmap(policy.mode)(encoded, z) for z in (z, unseen_z))
+    # What the data did, what the policy would do, and what it would do at unseen z: one product for all three.
+    scores = jax.vmap(score_model.each)(
+        jnp.concatenate([batch.observation, states, states]),
+        jnp.concatenate([batch.action, own, unseen]),
+        jnp.concatenate([learned_z, z, unseen_z]),
+    )
+    of_data, of_own, of_unseen = jnp.split(scores, [n_steps, n_steps + n_unseen])
+    td, metrics = _mean_square(_td_targets(target, policy, learned_z, batch) - of_data, of_data, batch)
+    gaps = jnp.min(of_unseen, axis=1) - jnp.min(of_own, axis=1)
     gap = jnp.mean(gaps)
     if settings.constraint == "hinge":
         penalty = settings.multiplier_max * jnp.mean(jax.nn.relu(gaps - settings.threshold) ** 2)

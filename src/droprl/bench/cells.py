@@ -56,7 +56,7 @@ def run_cell(bench: Bench, cell: Cell) -> None:
     dataset = find_task_data(task, bench.data)
     algorithm = method.algorithm(bench.preset, suite.name)
     began, finished = time.perf_counter(), _finished(path)
-    run = fit(dataset, algorithm, out=path, seeds=suite.seeds, steps=suite.steps, progress=False)
+    run = fit(dataset, algorithm, out=path, seeds=suite.seeds, steps=suite.steps_of(method), progress=False)
     if not finished:
         _add_cost(bench, cell, time.perf_counter() - began)
     for play, settings in suite.plays_of(method).items():
@@ -71,8 +71,8 @@ def state_of(bench: Bench, cell: Cell) -> str:
     if not (path / "config.json").exists():
         return "·"
     step = max((c.step for c in Run(path).checkpoints()), default=0)
-    if step < bench.suite.steps:
-        return f"training {100 * step // bench.suite.steps} %"
+    if step < (steps := bench.suite.steps_of(cell.method)):
+        return f"training {100 * step // steps} %"
     plays = bench.suite.plays_of(cell.method)
     played = sum(bench.play_path(cell.task, cell.method, play).exists() for play in plays)
     return f"playing {played}/{len(plays)}" if played < len(plays) else "done"
@@ -111,7 +111,7 @@ def _add_cost(bench: Bench, cell: Cell, seconds: float) -> None:
     total = seconds + (before["train_seconds"] if before else 0.0)
     cost = {
         "train_seconds": total,
-        "updates_per_second": bench.suite.steps / total,
+        "updates_per_second": bench.suite.steps_of(cell.method) / total,
         "peak_memory_mb": _peak_memory() / 2**20,
         "device": jax.devices()[0].device_kind,
     }

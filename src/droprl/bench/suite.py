@@ -28,6 +28,7 @@ class Method:
     algo: str
     settings: dict[str, Any] = field(default_factory=dict, hash=False)
     sizes: dict[str, Any] = field(default_factory=dict, hash=False)  # the suite's [sizes], of all its methods
+    share: float = 1.0  # of the suite's updates, for a method whose updates are that much dearer
 
     def algorithm(self, preset: Literal["paper", "small"], where: str) -> Algorithm:
         """The small preset takes the place of the suite's own sizes."""
@@ -82,6 +83,9 @@ class Suite:
             raise DropError(f"{self.name}: has no method {', '.join(odd)}: choose from {', '.join(known)}")
         return replace(self, methods=tuple(m for m in self.methods if m.name in names))
 
+    def steps_of(self, method: Method) -> int:
+        return max(1, round(self.steps * method.share))
+
     def plays_of(self, method: Method) -> dict[str, dict[str, Any]]:
         adapts = self.plays and ALGORITHMS[method.algo]().adaptation is not None
         return self.plays if adapts else ({method.name: {}} if self.episodes else {})
@@ -126,8 +130,8 @@ def _suite(name: str, content: dict[str, Any], where: str) -> Suite:
         raise DropError(f"{where}: a suite {said}")
     sizes = dict(content.get("sizes", {}))
     methods = tuple(
-        Method(m, str(given.get("algo", "drop")), {k: v for k, v in given.items() if k != "algo"}, sizes)
-        for m, given in content["methods"].items()
+        Method(name, str(given.pop("algo", "drop")), share=float(given.pop("share", 1.0)), settings=given, sizes=sizes)
+        for name, given in ((name, dict(given)) for name, given in content["methods"].items())
     )
     plays = {p: dict(given) for p, given in content.get("plays", {}).items()}
     for play, given in plays.items():
