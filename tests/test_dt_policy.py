@@ -232,5 +232,5 @@ class Moving(Paying):
     """Pays for the actions as well."""
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        observation, reward, *rest = super().step(action)
-        return observation, reward + float(np.sum(action)), *rest
+        observation, reward, over, cut, said = super().step(action)
+        return observation, reward + float(np.sum(action)), over, cut, said
