@@ -13,12 +13,12 @@ from played import BC, DROP, bench_at, write_played
 from rich.console import Console
 
 from droprl.bench import Bench
+from droprl.bench.results import runs_of
 from droprl.bench.tables import (
     aggregate_table,
     cost_table,
     improvement_table,
     load_scores,
-    runs_of,
     score_table,
     suite_tables,
     write_tables,

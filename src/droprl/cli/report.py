@@ -31,7 +31,10 @@ class ReportOptions:
     suite: str | None = None
     """Which suite the folder is of, where neither a suite.json in it nor its name says so: a name or a .toml file."""
     data: Path | None = None
-    """Of a suite: the folder with TASK.hdf5, only to see whether the files call themselves regenerated."""
+    """Of a suite that did not record its data: the folder with TASK.hdf5, to see whether the files call themselves
+    regenerated."""
+    note: str | None = None
+    """Of a suite: what a reader must know, in place of the suite's own note."""
     episode: bool = True
     """Of a suite: play an episode of DROP's for the picture of its embedding."""
 
@@ -48,7 +51,7 @@ def report(words: list[str]) -> None:
         if bench is not None:
             if len(options.runs) > 1:
                 raise DropError("one page shows one suite: give one folder, or run directories alone")
-            bench = replace(bench, data=options.data)
+            bench = replace(bench, data=options.data, suite=bench.suite.changed(note=options.note))
             write_suite_report(build_suite_report(bench, command, episode=options.episode), page)
         else:
             write_report(build_report(_runs_of_one_dataset(options.runs), command), page)

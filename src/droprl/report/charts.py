@@ -76,7 +76,13 @@ def line_chart(chart: Chart, width: float = WIDTH, height: float = HEIGHT) -> tu
     series = [_thin(s) for s in chart.series]
     every_y = [v for s in series for part in (s.y, s.low or [], s.high or []) for v in part]
     xs = [v for s in series for v in s.x]
-    area = frame(xs, every_y, log_y=chart.log_y, width=width, bottom=height - 22, x_ticks=5 if width == WIDTH else 10)
+    bottom, x_ticks, padding = height - 22, 5 if width == WIDTH else 10, 0.04 if chart.places else 0.015
+    area = frame(
+        xs, every_y, log_y=chart.log_y, width=width, bottom=bottom, x_ticks=x_ticks, x_padding=padding,
+        show_x=not chart.places,
+    )  # fmt: skip
+    marked = [(area.x(i), text) for i, text in enumerate(chart.places)]
+    names = "".join(svg.text(x, bottom + 17, text, "tick", "middle") for x, text in marked if x is not None)
     bands, lines, marks = [], [], []
     for i, s in enumerate(series):
         colour, shape = _look(s, i)
@@ -95,12 +101,13 @@ def line_chart(chart: Chart, width: float = WIDTH, height: float = HEIGHT) -> tu
         shapes = "".join(svg.marker(shape, x, y) for x, y in chosen if x is not None and y is not None)
         marks.append(f'<path class="mark {css}" d="{shapes}"/>')
     cursor = '<path class="cursor" d="" />'
-    body = area.axes + "".join(bands) + "".join(lines) + "".join(marks) + cursor
+    body = area.axes + names + "".join(bands) + "".join(lines) + "".join(marks) + cursor
     data = {
         "x": [area.x.low, area.x.high, area.x.start, area.x.end],
         "y": [area.y.start, area.y.end],
         "width": width,
         "label": chart.x_label,
+        "places": list(chart.places),
         "series": [
             {"label": s.label}
             | {k: [svg.nullable(v) for v in part] for k, part in _parts(s).items() if part is not None}

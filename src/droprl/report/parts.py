@@ -46,6 +46,7 @@ class Header:
     notes: Sequence[str]
     facts: Sequence[tuple[str, str]]
     command: str
+    note: str = ""  # in the makers' own words, under the subtitle
 
 
 def whole_page(header: Header, sections: Sequence[Section]) -> str:
@@ -101,6 +102,7 @@ def _header(top: Header, sections: Sequence[tuple[str, str]]) -> str:
         [
             f'<header><p class="eyebrow">{escape(top.kind)}</p><h1>{escape(top.title)}</h1>',
             f'<p class="subtitle">{escape(top.subtitle)}</p>' if top.subtitle else "",
+            f'<p class="note">{escape(top.note)}</p>' if top.note else "",
             f'<nav aria-label="Sections"><ul>{links}</ul></nav>' if len(sections) > 1 else "",
             f'<aside aria-label="Notes"><ul>{notes}</ul></aside>' if notes else "",
             f'<dl class="facts">{facts}</dl>' if facts else "",
