@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -35,10 +35,15 @@ def training_charts(bench: Bench) -> tuple[list[Chart], list[Chart]]:
     """A chart a task of what all methods log alike, and those of all other metrics."""
     runs = {t: [(m.name, r) for m in bench.suite.methods if (r := _run(bench, t, m))] for t in bench.suite.tasks}
     first, *others = (CURVES | DIAGNOSTIC_CURVES).items()
+    places = {method.name: i for i, method in enumerate(bench.suite.methods)}
 
     def charts(metric: str, title: str, unit: str) -> list[Chart]:
-        drawn = [metric_chart(of, metric, f"{task}: {title[0].lower()}{title[1:]}", unit) for task, of in runs.items()]
-        return [chart for chart in drawn if chart.series]
+        drawn = []
+        for task, of in runs.items():
+            chart = metric_chart(of, metric, f"{task}: {title[0].lower()}{title[1:]}", unit)
+            series = [replace(s, look=(places[s.label], 0)) for s in chart.series]
+            drawn += [replace(chart, series=series, panel=(title, task))] if series else []
+        return drawn
 
     return charts(first[0], *first[1]), [chart for name, words in others for chart in charts(name, *words)]
 

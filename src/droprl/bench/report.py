@@ -43,6 +43,7 @@ class Played:
 
     entry: Entry
     method: Method
+    look: tuple[int, int]  # colour and dash, the same in every figure
     evaluations: dict[str, dict[str, Any]]
     runs: dict[str, np.ndarray]  # the mean of each seed, last checkpoint
     late: dict[str, np.ndarray]  # likewise over the last six, where as many were played
@@ -124,13 +125,14 @@ def _tasks(bench: Bench) -> tuple[str, ...]:
 
 
 def _played(bench: Bench, method: Method) -> list[Played]:
-    found = []
-    for play in bench.suite.plays_of(method):
+    found, place = [], bench.suite.methods.index(method)
+    for i, play in enumerate(bench.suite.plays_of(method)):
+        look = (place, i) if len(bench.suite.methods) > 1 else (i, 0)
         entry = Entry(method.name, None if play == method.name else play)
         of_task = {t: e for t in bench.suite.tasks if (e := bench.evaluation(t, method, play)) is not None}
         runs, late = ({t: s for t, e in of_task.items() if (s := runs_of(e, n)) is not None} for n in (1, KEEP))
         if runs:
-            found.append(Played(entry, method, of_task, runs, late))
+            found.append(Played(entry, method, look, of_task, runs, late))
     return found
 
 
@@ -219,9 +221,11 @@ def _iqm(played: Played) -> Estimate:
 
 
 def _budgets(bench: Bench) -> list[Budget]:
+    places = {method.name: i for i, method in enumerate(bench.suite.methods)}
     return [
         Budget(
             name,
+            places[name],
             curve.candidates,
             curve.most,
             [Estimate(*map(float, of)) for of in zip(curve.score, curve.low, curve.high, strict=True)],
@@ -234,22 +238,13 @@ def _budgets(bench: Bench) -> list[Budget]:
 def _profile(several: Sequence[Played], unit: str) -> Chart:
     every = np.concatenate([runs for p in several for runs in p.runs.values()])
     thresholds = np.linspace(every.min() - 0.02 * np.ptp(every), every.max(), THRESHOLDS)
-    looks, series = _looks([p.entry for p in several]), []
-    for p, look in zip(several, looks, strict=True):
+    series = []
+    for p in several:
         found = performance_profile([*p.runs.values()], thresholds)
         x, y, low, high = (np.asarray(part).tolist() for part in (thresholds, found.value, found.low, found.high))
-        series.append(Series(p.entry.name, x, y, low, high, look=look))
+        series.append(Series(p.entry.name, x, y, low, high, look=p.look))
     note = f"A run is a seed’s mean on one task, {WHEN[1]}; every task counts alike. Bands: pointwise 95 % intervals."
     return Chart("Share of runs that score more than τ", f"{unit} τ", "share of runs", series, note)
-
-
-def _looks(entries: Sequence[Entry]) -> list[tuple[int, int] | None]:
-    """A colour a method and a dash a play, where there are several of both."""
-    methods = list(dict.fromkeys(e.method for e in entries))
-    if len(methods) in (1, len(entries)):
-        return [None] * len(entries)
-    of_method = {m: [e for e in entries if e.method == m] for m in methods}
-    return [(methods.index(e.method), of_method[e.method].index(e)) for e in entries]
 
 
 def _improvements(several: Sequence[Played], tasks: Sequence[str]) -> Improvements:
@@ -265,7 +260,8 @@ def _score_curves(everything: Sequence[Played], tasks: Sequence[str]) -> list[Ch
         series = [s for p in everything if task in p.evaluations if (s := _score_series(p, task)) is not None]
         if series:
             unit = next(p.evaluations[task]["unit"] for p in everything if task in p.evaluations)
-            charts.append(Chart(f"{task}: score", "updates", unit, series, "Mean over seeds; the band spans them."))
+            note = "Mean over seeds; the band spans them."
+            charts.append(Chart(f"{task}: score", "updates", unit, series, note, panel=("Scores of checkpoints", task)))
     return charts
 
 
@@ -277,4 +273,4 @@ def _score_series(played: Played, task: str) -> Series | None:
         return None
     steps = sorted(at)
     low, high, mean = ([float(of(at[step])) for step in steps] for of in (min, max, np.mean))
-    return Series(played.entry.name, [float(step) for step in steps], mean, low, high)
+    return Series(played.entry.name, [float(step) for step in steps], mean, low, high, look=played.look)

@@ -18,7 +18,8 @@ from droprl.report import svg
 from droprl.report.contents import Chart, ScoreRow, Series, SubTaskReturns
 
 WIDTH, HEIGHT = 420.0, 250.0  # close to the width of a phone, so that 12 units of text stay readable there
-SERIES_COLOURS = 7  # .s0 to .s6 in page.css
+SERIES_COLOURS = 10  # .s0 to .s9 in page.css
+PANEL_WIDTH, PANEL_HEIGHT = 320.0, 210.0  # of a chart that stands beside two others
 _MOST_POINTS = 480  # per line; more cannot be told apart at this width
 _SINGLE_POINTS_UP_TO = 200  # sub-tasks that can be pointed at one by one
 _SHADES = 32
@@ -76,7 +77,7 @@ def line_chart(chart: Chart, width: float = WIDTH, height: float = HEIGHT) -> tu
     series = [_thin(s) for s in chart.series]
     every_y = [v for s in series for part in (s.y, s.low or [], s.high or []) for v in part]
     xs = [v for s in series for v in s.x]
-    bottom, x_ticks, padding = height - 22, 5 if width == WIDTH else 10, 0.04 if chart.places else 0.015
+    bottom, x_ticks, padding = height - 22, min(int(width // 80), 10), 0.04 if chart.places else 0.015
     area = frame(
         xs, every_y, log_y=chart.log_y, width=width, bottom=bottom, x_ticks=x_ticks, x_padding=padding,
         show_x=not chart.places,
@@ -151,8 +152,8 @@ def _thin(s: Series) -> Series:
 
 
 def _look(s: Series, index: int) -> tuple[int, int]:
-    """The number of its colour and that of its mark."""
-    return s.look or (index, index)
+    """The number of its colour and that of its mark; one that shares its colour has another mark."""
+    return (s.look[0], sum(s.look)) if s.look else (index, index)
 
 
 def _dashes(s: Series) -> str:

@@ -183,6 +183,23 @@ def chart_grid(several: Sequence[Chart], figures: Numbering) -> str:
     return f'<div class="figures">{"".join(chart_figure(c, figures) for c in several)}</div>' if several else ""
 
 
+def panels_figure(title: str, several: Sequence[Chart], figures: Numbering) -> str:
+    """Charts that show the same, side by side under one legend: series of one label must look alike in all of them."""
+    series = {s.label: s for chart in several for s in chart.series}
+    keys = "".join(f"<li>{charts.legend_key(i, s)}{escape(s.label)}</li>" for i, s in enumerate(series.values()))
+    panels = "".join(
+        f"<div><h4>{escape(chart.panel[1] if chart.panel else chart.title)}</h4>"
+        f"{_plot(chart, *charts.line_chart(chart, charts.PANEL_WIDTH, charts.PANEL_HEIGHT), '')}</div>"
+        for chart in several
+    )
+    first = several[0]
+    return (
+        f'<figure class="full"><h3>{figures.figure()} {escape(title)}</h3><ul class="legend">{keys}</ul>'
+        f'<p class="y-label">{escape(first.y_label)}, against {escape(first.x_label)}</p>'
+        f'<div class="panels">{panels}</div><figcaption>{escape(first.note)}</figcaption></figure>'
+    )
+
+
 def chart_figure(chart: Chart, figures: Numbering, full: bool = False) -> str:
     """`full`: as wide as the page, and on a phone another drawing, because one scaled down could not be read."""
     plots = _plot(chart, *charts.line_chart(chart), "narrow" if full else "")

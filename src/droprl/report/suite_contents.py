@@ -73,6 +73,7 @@ class Budget:
     """What a method is expected to score after so many episodes spent on choosing among its candidates."""
 
     method: str
+    place: int  # of the method in the suite, which gives its colour
     candidates: int
     most: int  # episodes that there are to choose by
     values: list[Estimate]  # as many as `SuiteReport.budgets`

@@ -20,6 +20,7 @@ from droprl.report.parts import (
     figure,
     interval,
     interval_figure,
+    panels_figure,
     verdict,
     walks_figure,
     whole_page,
@@ -93,10 +94,9 @@ def _name(entry: Entry) -> str:
 
 
 def _table(css: str, caption: str, head: tuple[str, Sequence[tuple[str, str]]], body: str) -> str:
-    columns = len(head[1])
     return (
-        f'<div class="scroll"><table class="grid {css}" style="--columns:{columns}"><caption>{caption}</caption>'
-        f"{_head(*head)}<tbody>{body}</tbody></table></div>"
+        f'<div class="scroll"><table class="grid {css}" style="--columns:{len(head[1])}">'
+        f"<caption><span>{caption}</span></caption>{_head(*head)}<tbody>{body}</tbody></table></div>"
     )
 
 
@@ -132,8 +132,8 @@ def _scores(report: SuiteReport, numbers: Numbering) -> str:
         ": the mean over the episodes, and its 95 % interval over seeds and episodes. Bold: the highest of a task. "
         "Shaded: those whose interval meets that of the highest."
     )
-    late = table(report.late_scores, report.late_when, ".", f"{css} below") if report.late_scores else ""
-    return table(report.scores, report.when, how, css) + late
+    first = table(report.scores, report.when, how, css)
+    return first + (table(report.late_scores, report.late_when, ".", f"{css} below") if report.late_scores else "")
 
 
 def _score_row(row: TaskScores, entries: Sequence[Entry], decimals: int) -> str:
@@ -174,8 +174,8 @@ def _profiles(report: SuiteReport, numbers: Numbering) -> str:
         "Four ways to say it in one number, over all runs of all tasks, with 95 % intervals. The optimality gap is "
         "what is missing to 100: less is better. Scores:"
     )
-    late = table(report.late_aggregates, report.late_when, "The same:") if report.late_aggregates else ""
-    return chart + table(report.aggregates, report.when, how) + late
+    chart += table(report.aggregates, report.when, how)
+    return chart + (table(report.late_aggregates, report.late_when, "The same:") if report.late_aggregates else "")
 
 
 def _improvement(report: SuiteReport, numbers: Numbering) -> str:
@@ -205,6 +205,7 @@ def _budget(report: SuiteReport, numbers: Numbering) -> str:
             row.method,
             [float(i) for i in range(len(places))],
             *([getattr(value, part) for value in row.values] for part in ("value", "low", "high")),
+            look=(row.place, 0),
         )
         for row in rows
     ]
@@ -224,7 +225,7 @@ def _budget(report: SuiteReport, numbers: Numbering) -> str:
     head = [("Candidates", ""), ("Episodes to choose by", ""), *(("Score after so many", place) for place in places)]
     decimals = svg.decimals_for(v.value for row in rows for v in row.values)
     body = "".join(_budget_row(row, places, decimals) for row in rows)
-    return lead + chart_figure(chart, numbers, full=True) + _table("below", caption, ("Method", head), body)
+    return lead + chart_figure(chart, numbers, full=True) + _table("cards below", caption, ("Method", head), body)
 
 
 def _budget_row(row: Budget, places: Sequence[str], decimals: int) -> str:
@@ -232,7 +233,7 @@ def _budget_row(row: Budget, places: Sequence[str], decimals: int) -> str:
         f"{row.most:,}", "", "Episodes to choose by"
     )
     scores = "".join(
-        _estimate(value, decimals, f"after {place}", "capped" if capped else "")
+        _estimate(value, decimals, f"Score after {place}", "capped" if capped else "")
         for value, capped, place in zip(row.values, row.capped, places, strict=True)
     )
     return f'<tr><th scope="row"><span class="method">{escape(row.method)}</span></th>{counts}{scores}</tr>'
@@ -242,11 +243,22 @@ def _budget_row(row: Budget, places: Sequence[str], decimals: int) -> str:
 
 
 def _curves(report: SuiteReport, numbers: Numbering) -> str:
-    first = chart_grid(report.curves, numbers)
+    first = _panels_or_charts(report.curves, numbers)
     if not report.more_curves:
         return first
-    more = chart_grid(report.more_curves, numbers)
+    more = _panels_or_charts(report.more_curves, numbers)
     return f"{first}<details><summary>{counted(len(report.more_curves), 'more curve')}</summary>{more}</details>"
+
+
+def _panels_or_charts(several: Sequence[Chart], numbers: Numbering) -> str:
+    """What was measured on several tasks is one figure; what was on one stands beside others of that kind."""
+    groups = {
+        chart.panel[0]: [c for c in several if c.panel and c.panel[0] == chart.panel[0]]
+        for chart in several
+        if chart.panel
+    }
+    drawn = "".join(panels_figure(title, of, numbers) for title, of in groups.items() if len(of) > 1)
+    return drawn + chart_grid([c for c in several if c.panel is None or len(groups[c.panel[0]]) == 1], numbers)
 
 
 def _walks(report: SuiteReport, numbers: Numbering) -> str:
@@ -340,7 +352,7 @@ def _costs(report: SuiteReport, numbers: Numbering) -> str:
     where = f" Trained on {escape(', '.join(devices))}." if devices else ""
     beside = f" The IQM is over all runs, {report.when}." if scored else ""
     caption = f"{numbers.table()} The median over the tasks.{trained}{where}{beside}"
-    return _table("", caption, ("Method", [("IQM", "")] * scored + [(name, "") for name, _ in shown]), rows)
+    return _table("cards", caption, ("Method", [("IQM", "")] * scored + [(name, "") for name, _ in shown]), rows)
 
 
 def _data(report: SuiteReport, numbers: Numbering) -> str:
