@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -19,8 +20,9 @@ from droprl.policy import policy_of_run
 from droprl.report.build import CURVES, DIAGNOSTIC_CURVES, metric_chart, scores_at_start, sub_tasks_of, walks_of
 from droprl.report.contents import Chart, EmbeddingWalk, SubTaskReturns
 from droprl.report.suite_contents import Cost, Entry, Predictions
+from droprl.report.svg import nullable
 from droprl.train import Run
-from droprl.train.storage import read_json, write_json
+from droprl.train.storage import read_json, write_bytes
 
 
 def _run(bench: Bench, task: str, method: Method) -> Run | None:
@@ -67,18 +69,19 @@ def episode_of(bench: Bench) -> EpisodeOfRun | None:
     """
     where, played = bench.out / "episode.json", _play_episode(bench)
     if played is not None and not played.problem:
-        write_json(where, _nan_as_none(asdict(played)))
+        write_bytes(where, json.dumps(_in_short(asdict(played)), separators=(",", ":"), allow_nan=False).encode())
     elif played is None and where.exists():
         return _kept_episode(read_json(where), where)
     return played
 
 
-def _nan_as_none(content: Any) -> Any:
+def _in_short(content: Any) -> Any:
+    """As JSON can hold it, with as many digits as float32 has."""
     if isinstance(content, dict):
-        return {key: _nan_as_none(value) for key, value in content.items()}
+        return {key: _in_short(value) for key, value in content.items()}
     if isinstance(content, list | tuple):
-        return [_nan_as_none(value) for value in content]
-    return None if isinstance(content, float) and not math.isfinite(content) else content
+        return [_in_short(value) for value in content]
+    return nullable(content, digits=8) if isinstance(content, float) else content
 
 
 def _kept_episode(content: Any, where: Path) -> EpisodeOfRun:

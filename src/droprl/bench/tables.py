@@ -156,7 +156,8 @@ def budget_table(bench: Bench) -> Table | None:
         "A seed chooses among its own candidates, played checkpoints × plays: without an episode the last checkpoint, "
         "played as the method is by default; otherwise the highest mean over so many episodes, spent in turn. Half of "
         "the recorded episodes choose and the other half judge: the mean over many splits, then over seeds and tasks, "
-        "with its 95 % interval over seeds. A budget beyond the episodes to choose by is given these and no more."
+        "with its 95 % interval over seeds alone: with few recorded episodes a score may fall by chance. A budget past "
+        "the episodes to choose by is given these and no more."
     )
     title = f"{bench.suite.title}: score after so many episodes spent on choosing"
     return Table(title, header, tuple(rows), note) if rows else None

@@ -209,7 +209,10 @@ def _budget(report: SuiteReport, numbers: Numbering) -> str:
         )
         for row in rows
     ]
-    note = "The mean over seeds and tasks; bands: 95 % intervals over seeds. Places are not to scale."
+    note = (
+        "The mean over seeds and tasks. Bands: 95 % intervals over seeds, not over the recorded episodes; with few of "
+        "these a curve may fall by chance. Places are not to scale."
+    )
     title = "Expected score of the chosen candidate"
     chart = Chart(title, "online episodes spent on choosing", report.score_unit, series, note, places=places)
     lead = (
