@@ -131,10 +131,20 @@ def test_every_episode_is_the_same_wherever_it_was_played(tmp_path: Path, ray_of
     for seed, name in enumerate(("hopper-medium", "hopper-random")):
         write_hopper(tmp_path / f"{name}.hdf5", seed)
     (tmp_path / "tiny.toml").write_text(TINY.replace("steps = 20", "steps = 4"), encoding="utf-8")
-    run_suite(Bench(load_suite(tmp_path / "tiny.toml").only(["BC"]), tmp_path / "plain", tmp_path))
-    words = ["bench", str(tmp_path / "tiny.toml"), "--methods", "BC", "--data", str(tmp_path), "--out"]
-    main([*words, str(tmp_path / "workers"), "--workers", "2"])
-    main([*words, str(tmp_path / "ray"), "--ray"])
+    suite = load_suite(tmp_path / "tiny.toml").only(["BC"]).changed(note="Of stand-ins.")
+    run_suite(Bench(suite, tmp_path / "plain", tmp_path))
+    words = [
+        "bench",
+        str(tmp_path / "tiny.toml"),
+        "--methods",
+        "BC",
+        "--data",
+        str(tmp_path),
+        "--note",
+        "Of stand-ins.",
+    ]
+    main([*words, "--out", str(tmp_path / "workers"), "--workers", "2"])
+    main([*words, "--out", str(tmp_path / "ray"), "--ray"])
     made = [tmp_path / name for name in ("plain", "workers", "ray")]
     first, *others = ((out / "episodes.csv").read_bytes() for out in made)
     assert first.count(b"\n") == 1 + 2 * 2 * 2  # two tasks, two seeds, two episodes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import json
 import re
@@ -329,6 +330,8 @@ def test_the_command_finds_the_suite(bench: Bench, tmp_path: Path, capsys: pytes
     main(["report", str(out), "--suite", str(tmp_path / "tiny.toml"), "--out", str(tmp_path / "named.html")])
     named = (tmp_path / "named.html").read_text(encoding="utf-8")
     assert [row[0] for row in cells_of(named, "scores")][2:] == [TASKS[0], TASKS[2], TASKS[1]]  # what was run instead
+    scores = list(csv.reader((out / "tables" / "scores-last.csv").open(encoding="utf-8")))
+    assert {row[0] for row in scores} >= set(TASKS)
     bench.write_suite()
     main(["report", str(out)])
     assert "<h1>A small suite</h1>" in (out / "report.html").read_text(encoding="utf-8")

@@ -51,7 +51,7 @@ class Played:
 
 def build_suite_report(bench: Bench, command: str, notes: Sequence[str] = (), episode: bool = True) -> SuiteReport:
     """Everything that a suite's folder has to show; with `episode` also a run of DROP's at play, for z on its walk."""
-    bench = replace(bench, suite=bench.suite.changed(tasks=_tasks(bench)))
+    bench = as_played(bench)
     everything = [played for method in bench.suite.methods for played in _played(bench, method)]
     tasks = [task for task in bench.suite.tasks if any(task in p.runs for p in everything)]
     units = list(dict.fromkeys(e["unit"] for p in everything for e in p.evaluations.values()))
@@ -116,12 +116,13 @@ def _is_whole(runs: Mapping[str, np.ndarray], tasks: Sequence[str]) -> bool:
     return len(runs) == len(tasks) and len({len(of) for of in runs.values()}) == 1
 
 
-def _tasks(bench: Bench) -> tuple[str, ...]:
-    """Those of the suite, and others that were run in their place and left their folders."""
+def as_played(bench: Bench) -> Bench:
+    """With the tasks of the suite, and others that were run in their place and left their folders."""
     known = list(bench.suite.tasks)
     folders = [p.name for part in ("plays", "runs") for p in sorted((bench.out / part).glob("*")) if p.is_dir()]
     paths = {bench.play_path(task, bench.suite.methods[0], "").parent.parent.name for task in known}
-    return tuple(dict.fromkeys([*known, *(name for name in folders if name not in paths)]))
+    tasks = tuple(dict.fromkeys([*known, *(name for name in folders if name not in paths)]))
+    return replace(bench, suite=bench.suite.changed(tasks=tasks))
 
 
 def _played(bench: Bench, method: Method) -> list[Played]:
