@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -12,10 +13,12 @@ from xml.etree import ElementTree
 import h5py
 import numpy as np
 import pytest
+from played import BC, DROP, bench_at, write_played
 
 from droprl.bench import SUITES, Bench, load_bench, load_suite, run_suite
-from droprl.bench.cells import Cell, find_task_data, state_of
+from droprl.bench.cells import Cell, state_of
 from droprl.bench.figure import suite_figure
+from droprl.bench.task_data import data_record, find_task_data, task_source
 from droprl.cli import main
 from droprl.errors import DropError
 from droprl.train import Run
@@ -46,24 +49,28 @@ kind = "dots"
 """
 
 
+def write_hopper(path: Path, seed: int = 0) -> None:
+    """A stand-in: the sizes of Hopper's observations and actions, and nothing else of it."""
+    rng = np.random.default_rng(seed)
+    timeouts = np.zeros(240, bool)
+    timeouts[11::12] = True
+    arrays = {
+        "observations": rng.normal(size=(240, 11)).astype(np.float32),
+        "actions": rng.uniform(-0.9, 0.9, size=(240, 3)).astype(np.float32),
+        "rewards": rng.normal(size=240).astype(np.float32),
+        "terminals": np.zeros(240, bool),
+        "timeouts": timeouts,
+    }
+    with h5py.File(path, "w") as file:
+        for key, value in arrays.items():
+            file[key] = value
+
+
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Stand-ins: the sizes of Hopper's observations and actions, and nothing else of it."""
     folder = tmp_path_factory.mktemp("data")
     for seed, name in enumerate(("hopper-medium", "hopper-random")):
-        rng = np.random.default_rng(seed)
-        timeouts = np.zeros(240, bool)
-        timeouts[11::12] = True
-        arrays = {
-            "observations": rng.normal(size=(240, 11)).astype(np.float32),
-            "actions": rng.uniform(-0.9, 0.9, size=(240, 3)).astype(np.float32),
-            "rewards": rng.normal(size=240).astype(np.float32),
-            "terminals": np.zeros(240, bool),
-            "timeouts": timeouts,
-        }
-        with h5py.File(folder / f"{name}.hdf5", "w") as file:
-            for key, value in arrays.items():
-                file[key] = value
+        write_hopper(folder / f"{name}.hdf5", seed)
     return folder
 
 
@@ -108,7 +115,8 @@ def test_nothing_is_done_twice_and_only_what_is_missing_is_done(bench: Bench) ->
     changed = {p for p, t in times.items() if p.stat().st_mtime_ns != t}
     played_again = bench.run_path("hopper-random", drop) / "evaluations"  # the run keeps its evaluations too
     assert missing in changed
-    assert all(p in (missing, bench.out / "suite.json") or p.parent == played_again for p in changed)
+    recorded = {bench.out / "suite.json", bench.data_path("hopper-random", drop)}
+    assert all(p in (missing, *recorded) or p.parent == played_again for p in changed)
     # Played again, it earned the same; only the clock may differ.
     first, again = (json.loads(text) for text in (before, missing.read_bytes()))
     assert first["results"] == again["results"]
@@ -132,6 +140,67 @@ def test_a_folder_says_what_was_run_there(bench: Bench) -> None:
     cost = json.loads(bench.cost_path("hopper-medium", bench.suite.methods[0]).read_text(encoding="utf-8"))
     assert cost["updates_per_second"] == pytest.approx(20 / cost["train_seconds"])
     assert cost["peak_memory_mb"] > 10
+
+
+def test_the_suite_says_which_data_it_learned_from(bench: Bench) -> None:
+    assert bench.data is not None
+    said = json.loads((bench.out / "suite.json").read_text(encoding="utf-8"))["data"]
+    assert list(said) == ["hopper-medium", "hopper-random"]
+    [record] = said["hopper-medium"]  # one, although two methods learned from it
+    file = bench.data / "hopper-medium.hdf5"
+    assert record["sha256"] == {file.name: hashlib.sha256(file.read_bytes()).hexdigest()}
+    assert (record["source"], record["steps"], record["episodes"]) == (file.name, 240, 20)
+    assert (record["made"], record["origin"]) == (False, None)
+    run = Run(bench.run_path("hopper-medium", bench.suite.methods[0])).config
+    assert record["fingerprint"] == run.data.fingerprint
+    assert str(bench.data) not in json.dumps(said)
+
+
+def test_the_record_outlives_the_folders_it_was_gathered_from(bench: Bench, tmp_path: Path) -> None:
+    for name in ("plays", "suite.json"):
+        copy = shutil.copytree if (bench.out / name).is_dir() else shutil.copy
+        copy(bench.out / name, tmp_path / name)
+    copied = load_bench(tmp_path)
+    assert copied.data_of("hopper-random") == bench.data_of("hopper-random") != []
+    run_suite(copied)  # nothing is missing, and what was known stays
+    assert load_bench(tmp_path).data_of("hopper-random") == bench.data_of("hopper-random")
+
+
+def test_methods_of_one_task_learn_from_the_same_data(bench: Bench, tmp_path: Path) -> None:
+    """What is missing is not filled in from another file of the same name."""
+    assert bench.data is not None
+    copied = shutil.copytree(bench.out, tmp_path / "out")
+    (tmp_path / "data").mkdir()
+    for name in ("hopper-medium", "hopper-random"):
+        shutil.copy(bench.data / "hopper-random.hdf5", tmp_path / "data" / f"{name}.hdf5")
+    shutil.rmtree(copied / "runs" / "hopper-medium" / "BC")
+    shutil.rmtree(copied / "plays" / "hopper-medium" / "BC")
+    (copied / "data" / "hopper-medium" / "BC.json").unlink()
+    with pytest.raises(DropError, match=r"hopper-medium\.hdf5 is not what other methods here learned from"):
+        run_suite(Bench(bench.suite, copied, tmp_path / "data", "small"))
+
+
+def test_what_is_made_or_joined_is_recorded_as_such(data: Path) -> None:
+    joined = find_task_data("hopper-medium+hopper-random", data)
+    record = data_record(task_source("hopper-medium+hopper-random", data), joined)
+    assert record.source == "hopper-medium.hdf5 + hopper-random.hdf5"
+    assert list(record.sha256) == ["hopper-medium.hdf5", "hopper-random.hdf5"]
+    made = data_record(task_source("maze2d-umaze", None), joined)
+    assert (made.made, made.sha256) == (True, {})
+    assert str(made.origin).startswith("regenerated on the spot")
+
+
+def test_scores_are_of_the_last_checkpoint_and_of_six_where_it_is_asked(tmp_path: Path) -> None:
+    """And the figure says so."""
+    made = bench_at(tmp_path, tasks=("a-medium",))
+    for method, play in ((DROP, "once"), (BC, BC.name)):
+        six = {(seed, step): [float(step + seed)] * 2 for seed in (0, 1) for step in range(1, 7)}
+        write_played(made, "a-medium", method, play, six)
+    np.testing.assert_allclose(made.scores("a-medium", DROP, "once"), [6, 7])  # type: ignore[arg-type]
+    np.testing.assert_allclose(made.scores("a-medium", DROP, "once", 6), [3.5, 4.5])  # type: ignore[arg-type]
+    drawn = suite_figure(made)
+    assert "Score, last checkpoint" in drawn
+    assert ">6.5<" in drawn  # the IQM
 
 
 def test_a_cell_that_fails_is_named_and_stops_no_other(bench: Bench, tmp_path: Path) -> None:
@@ -174,7 +243,7 @@ def test_every_kind_of_figure_is_a_drawing_that_names_what_it_shows(bench: Bench
 @pytest.mark.parametrize("name", SUITES)
 def test_ready_made_suites_are_whole(name: str) -> None:
     suite = load_suite(name)
-    assert suite.claim
+    assert suite.claim or suite.note
     places = {"plays": suite.plays, "methods": suite.methods}.get(suite.figure.kind)
     assert places is None or len(suite.figure.values) == len(places)
 

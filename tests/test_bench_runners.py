@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
@@ -11,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from test_bench import TINY, write_hopper
 from training import learnable_dataset, save_npz
 
-from droprl.bench import Bench, InProcesses, OnRay, run_suite
+from droprl.bench import Bench, InProcesses, OnRay, load_suite, run_suite
 from droprl.bench.suite import Figure, Method, Suite
+from droprl.cli import main
 from droprl.errors import DropError
 from droprl.train import Run
 
@@ -121,6 +124,34 @@ def test_ray_gives_the_same_with_a_worker_killed(plain: Bench, source: Path, tmp
         run_suite(made, OnRay())
     assert killer.killed is not None
     assert weights(made) == weights(plain)
+
+
+def test_every_episode_is_the_same_wherever_it_was_played(tmp_path: Path, ray_of_two: Any) -> None:
+    """By the command line, in a real task."""
+    for seed, name in enumerate(("hopper-medium", "hopper-random")):
+        write_hopper(tmp_path / f"{name}.hdf5", seed)
+    (tmp_path / "tiny.toml").write_text(TINY.replace("steps = 20", "steps = 4"), encoding="utf-8")
+    suite = load_suite(tmp_path / "tiny.toml").only(["BC"]).changed(note="Of stand-ins.")
+    run_suite(Bench(suite, tmp_path / "plain", tmp_path))
+    words = [
+        "bench",
+        str(tmp_path / "tiny.toml"),
+        "--methods",
+        "BC",
+        "--data",
+        str(tmp_path),
+        "--note",
+        "Of stand-ins.",
+    ]
+    main([*words, "--out", str(tmp_path / "workers"), "--workers", "2"])
+    main([*words, "--out", str(tmp_path / "ray"), "--ray"])
+    made = [tmp_path / name for name in ("plain", "workers", "ray")]
+    first, *others = ((out / "episodes.csv").read_bytes() for out in made)
+    assert first.count(b"\n") == 1 + 2 * 2 * 2  # two tasks, two seeds, two episodes
+    assert others == [first, first]
+    suites = [json.loads((out / "suite.json").read_text(encoding="utf-8")) for out in made]
+    assert suites[0] == suites[1] == suites[2]
+    assert len(suites[0]["data"]) == 2
 
 
 @pytest.fixture(scope="module")

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
 import pytest
 from played import BC, DROP, bench_at, write_played
 
-from droprl.bench.budget import BUDGETS, BudgetCurve, Candidate, budget_curve, mean_curve, recorded_episodes
+from droprl.bench import Bench
+from droprl.bench.budget import (
+    BUDGETS,
+    BudgetCurve,
+    Candidate,
+    budget_curve,
+    mean_curve,
+    method_curves,
+    recorded_episodes,
+)
 from droprl.errors import DropError
 
 
@@ -143,6 +153,45 @@ def test_recorded_episodes_come_from_the_plays(tmp_path: Path) -> None:
     curve: BudgetCurve = budget_curve(found, (0, 2, 4))
     np.testing.assert_allclose(curve.score, [2, 4, 4])
     assert recorded_episodes(bench, "a-medium", BC) == {}
+
+
+def rules_bench(tmp_path: Path) -> Bench:
+    """Listed are a baseline and then DROP's own rule, the last checkpoint being the worse one under both."""
+    bench = bench_at(tmp_path)
+    plays = {"First": {"rule": "first"}, "Own": {"rule": "grad-ada"}}
+    bench = dataclasses.replace(bench, suite=bench.suite.changed(plays=plays, protocol="paper"))
+    for task, more in (("a-medium", 0.0), ("b_random", 100.0)):
+        for play, score in (("First", 1.0), ("Own", 2.0)):
+            seeds = {(seed, step): [more + score + gain] * 4 for seed in (0, 1) for step, gain in ((5, 8), (10, 0))}
+            write_played(bench, task, DROP, play, seeds)
+    return bench
+
+
+def test_without_an_episode_a_method_is_played_as_it_is_by_default(tmp_path: Path) -> None:
+    """Not as listed first. Then in turn: Own at 10 (2), First at 10 (1), Own at 5 (10), First at 5 (9)."""
+    bench = rules_bench(tmp_path)
+    [curve] = method_curves(bench, (0, 1, 2, 3, 4, 8, 9)).values()
+    np.testing.assert_allclose(curve.score - 50, [2, 2, 2, 10, 10, 10, 10])  # the mean of both tasks
+    assert (curve.candidates, curve.most) == (4, 8)
+    np.testing.assert_array_equal(curve.exhausted, [False] * 6 + [True])
+
+
+def test_methods_that_cannot_be_judged_alike_have_no_curve(tmp_path: Path) -> None:
+    bench = rules_bench(tmp_path)
+    write_played(bench, "a-medium", BC, BC.name, {(0, 10): [1.0, 1.0]})  # the other task is to come
+    assert list(method_curves(bench)) == ["DROP"]
+    write_played(bench, "b_random", BC, BC.name, {(0, 10): [1.0, 1.0]})
+    assert list(method_curves(bench)) == ["DROP", BC.name]
+    write_played(bench, "b_random", BC, BC.name, {(0, 10): [1.0]})  # nothing is left to judge by
+    assert list(method_curves(bench)) == ["DROP"]
+
+
+def test_returns_of_several_tasks_are_in_no_budget(tmp_path: Path) -> None:
+    bench = rules_bench(tmp_path)
+    for play in bench.suite.plays:
+        seeds = {(seed, step): [3000.0] * 4 for seed in (0, 1) for step in (5, 10)}
+        write_played(bench, "b_random", DROP, play, seeds, scored=False)
+    np.testing.assert_allclose(method_curves(bench, (0, 3))["DROP"].score, [2, 10])
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import json
 import re
+import shutil
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +18,7 @@ import pytest
 from pages import Page, assert_orderly, browse, needs_browser, sticks_out
 from test_bench import TINY
 
-from droprl.bench import Bench, Suite, load_suite, of_runs
+from droprl.bench import Bench, Suite, load_bench, load_suite, of_runs
 from droprl.bench.of_runs import predictions_of
 from droprl.bench.report import build_suite_report
 from droprl.bench.suite import Method
@@ -133,15 +135,17 @@ def test_the_profile_falls_from_all_runs_to_none(bench: Bench) -> None:
 
 
 def test_costs_are_the_medians_of_what_was_measured(bench: Bench) -> None:
-    play(bench)
+    scores = play(bench)
     drop = bench.suite.methods[1]
     for task, seconds in zip(TASKS, (10.0, 70.0, 20.0), strict=True):
         cost = {"train_seconds": seconds, "updates_per_second": 2.0, "peak_memory_mb": 512.0, "device": "abacus"}
         write_json(bench.cost_path(task, drop), cost)
     page = shown(bench)
     rows = {row[0]: row[1:] for row in cells_of(page, "costs")}
-    assert rows["DROP once"] == ["20", "2", "512", "0.5"]
-    assert rows["BC"] == ["–", "–", "–", "0.5"]
+    assert rows["DROP once"][1:] == ["20", "2", "512", "0.5"]
+    iqm = aggregate([scores[task, "DROP", "once"].mean(axis=1) for task in TASKS], "iqm")
+    assert rows["DROP once"][0] == f"{iqm.value:.1f}|{iqm.low:.1f}–{iqm.high:.1f}"  # the score beside what it cost
+    assert rows["BC"][1:] == ["–", "–", "–", "0.5"]
     assert "abacus" in page
 
 
@@ -221,6 +225,70 @@ def test_checkpoints_become_a_curve(bench: Bench) -> None:
     assert (line.x, line.y, line.low, line.high) == ([20, 40], [4, 14], [2, 12], [6, 16])
 
 
+def play_six(bench: Bench) -> None:
+    """Of every cell six checkpoints, the last of which is the worst: 10 at it, and 16 at each before."""
+    for task in bench.suite.tasks:
+        for method in bench.suite.methods:
+            for way in bench.suite.plays_of(method):
+                content = make_evaluation(task, np.full((3, 4), 10.0))
+                before = [r | {"scores": [16.0] * 4, "step": i} for i in range(15, 20) for r in content["results"]]
+                write_json(bench.play_path(task, method, way), content | {"results": content["results"] + before})
+
+
+def test_every_number_is_of_the_last_checkpoint_or_says_that_it_is_of_six(bench: Bench) -> None:
+    play_six(bench)
+    report = build_suite_report(bench, "")
+    assert {cell.value for row in report.scores for cell in row.cells if cell} == {10.0}
+    assert {row.iqm for row in report.overall} == {10.0}
+    assert {cell.value for row in report.late_scores for cell in row.cells if cell} == {15.0}
+    assert {a.values[0].value for a in report.late_aggregates} == {15.0}
+    page = render_suite(report)
+    captions = re.findall(r"<caption><span>(.*?)</span></caption>", page, re.S)
+    numbered = [int(n) for n in re.findall(r"Table (\d+)", " ".join(captions))]
+    assert numbered == [*range(1, len(captions) + 1)]
+    assert [("last checkpoint" in c, "mean of the last 6" in c) for c in captions[:4]] == [
+        (True, False),
+        (False, True),
+    ] * 2
+    assert "Every run of 3 tasks, last checkpoint" in page
+    [panels] = re.findall(r'<div class="panels">(.*?)<figcaption>', page, re.S)
+    assert re.findall(r"<h4>(.*?)</h4>", panels) == list(TASKS)  # one figure of three panels
+
+
+def test_the_budget_is_that_of_the_curves(bench: Bench) -> None:
+    play_six(bench)
+    page = shown(bench)
+    [section] = re.findall(r'<section id="budget".*?</section>', page, re.S)
+    rows = {row[0]: row[1:] for row in cells_of(page, "budget")}
+    # Six checkpoints under one or two plays, two of four episodes each; the last one is known to be worse at once.
+    assert rows["BC"][:2] == ["6", "12"]
+    assert rows["DROP"][:2] == ["12", "24"]
+    assert [cell.split("|")[0] for cell in rows["BC"][2:]] == ["10.0", "10.0", "16.0", "16.0", "16.0", "16.0"]
+    assert section.count('<td class="capped"') == 2 * 2  # 50 and 200, of both
+    for place in ("0", "1", "5", "10", "50", "200"):
+        assert f'text-anchor="middle">{place}</text>' in section
+
+
+def test_the_note_and_the_data_are_said(bench: Bench) -> None:
+    play(bench)
+    record = {"source": "h & m.hdf5", "sha256": {}, "origin": "regenerated from released policies", "made": False}
+    for method in bench.suite.methods:
+        for task in TASKS:
+            write_json(bench.data_path(task, method), record | {"fingerprint": "0a1b", "steps": 1234, "episodes": 5})
+    noted = dataclasses.replace(bench, suite=bench.suite.changed(note="Made for a <test>."), data=None)
+    page = shown(noted)
+    assert page.index("Made for a &lt;test&gt;.") < page.index("<nav")
+    assert "Regenerated data: not D4RL’s files" in page
+    rows = cells_of(page, "data")
+    assert rows[1] == [TASKS[0], "h &amp; m.hdf5|regenerated from released policies", "1,234", "5", "0a1b"]
+    assert len(rows) == 1 + len(TASKS)
+    noted.write_suite()  # the record goes with suite.json to where the rest does not
+    for method in bench.suite.methods:
+        for task in TASKS:
+            bench.data_path(task, method).unlink()
+    assert cells_of(shown(load_bench(bench.out)), "data") == rows
+
+
 def test_an_empty_folder_is_refused(bench: Bench) -> None:
     with pytest.raises(DropError, match="nothing of suite tiny is trained or played"):
         build_suite_report(bench, "")
@@ -234,7 +302,7 @@ def test_the_page_is_whole_and_needs_nothing_but_itself(bench: Bench) -> None:
     page = shown(bench)
     parsed = Page(page)
     assert_orderly(parsed)
-    assert parsed.values("id")[::2] == ["overall", "scores", "profiles", "improvement", "published", "costs"]
+    assert parsed.values("id")[::2] == ["overall", "scores", "profiles", "improvement", "budget", "published", "costs"]
     assert not re.search(r"https?:|@import|url\(", page)
     assert parsed.values("src") == []
     assert all(link.startswith(("#", "data:")) for link in parsed.values("href"))
@@ -262,6 +330,8 @@ def test_the_command_finds_the_suite(bench: Bench, tmp_path: Path, capsys: pytes
     main(["report", str(out), "--suite", str(tmp_path / "tiny.toml"), "--out", str(tmp_path / "named.html")])
     named = (tmp_path / "named.html").read_text(encoding="utf-8")
     assert [row[0] for row in cells_of(named, "scores")][2:] == [TASKS[0], TASKS[2], TASKS[1]]  # what was run instead
+    scores = list(csv.reader((out / "tables" / "scores-last.csv").open(encoding="utf-8")))
+    assert {row[0] for row in scores} >= set(TASKS)
     bench.write_suite()
     main(["report", str(out)])
     assert "<h1>A small suite</h1>" in (out / "report.html").read_text(encoding="utf-8")
@@ -338,6 +408,23 @@ def test_one_run_that_adapts_is_played(bench: Bench, monkeypatch: pytest.MonkeyP
     assert "What f predicted, and what was earned" in page
     assert "the one f prefers at the start; the highest return belongs to sub-task 0." in page
 
+    for method in bench.suite.methods:  # a copy without its weights has kept the episode
+        shutil.rmtree(bench.run_path(TASKS[1], method))
+    play(bench)
+    kept = shown(bench)
+    figures = re.findall(r'<section id="walks".*?</section>', page, re.S)
+    unnumbered = [re.sub(r"Figure \d+", "Figure", f) for f in figures]
+    assert [
+        re.sub(r"Figure \d+", "Figure", f) for f in re.findall(r'<section id="walks".*?</section>', kept, re.S)
+    ] == unnumbered
+    (bench.out / "episode.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(DropError, match=r"episode\.json: is not an episode"):
+        shown(bench)
+    (bench.out / "episode.json").unlink()
+    assert 'id="walks"' not in shown(bench)
+    for method in bench.suite.methods:
+        make_run(bench, TASKS[1], method)
+
     def fail(run: Run) -> list[EmbeddingWalk]:
         raise DropError("no such task")
 
@@ -360,7 +447,7 @@ def test_in_a_browser_it_runs_and_nothing_sticks_out(bench: Bench, tmp_path: Pat
     small = render_suite(dataclasses.replace(report, walks=walks, predictions=[Predictions("best", [1.0], [2.0])]))
     methods = tuple(Method(f"Quantization-{i}", algo) for algo in ("drop", "bc") for i in range(6))
     many = dataclasses.replace(bench, suite=bench.suite.changed(methods=methods))
-    play(many)
+    play_six(many)
     assert sticks_out([small, shown(many)], tmp_path) == [*[""] * 4, *["0"] * 4]
     (tmp_path / "page.html").write_text(small, encoding="utf-8")
     seen = browse(tmp_path / "page.html", tmp_path / "other", "#walk=1&step=2")

@@ -13,12 +13,12 @@ from played import BC, DROP, bench_at, write_played
 from rich.console import Console
 
 from droprl.bench import Bench
+from droprl.bench.results import runs_of
 from droprl.bench.tables import (
     aggregate_table,
     cost_table,
     improvement_table,
     load_scores,
-    runs_of,
     score_table,
     suite_tables,
     write_tables,
@@ -206,15 +206,54 @@ def test_costs_are_read_where_they_are(played: Bench) -> None:
     write_played(played, "b_random", BC, BC.name, {(0, 1): [1.0]}, ms=None)
     table = cost_table(played)
     assert texts(table) == [
-        ["a-medium", NAME, "81", "250", "1,024", "0.50", "cpu"],
-        ["a-medium", "B&C_1", "", "", "", "0.50", ""],
-        ["b_random", NAME, "", "", "", "0.50", ""],
+        ["a-medium", NAME, "15.0 ± 5.0", "81", "250", "1,024", "0.50", "cpu"],
+        ["a-medium", "B&C_1", "20.0 ± 2.0", "", "", "", "0.50", ""],
+        ["b_random", NAME, "52.0 ± 2.0", "", "", "", "0.50", ""],
     ]
 
 
 def test_a_suite_that_was_not_played_has_no_tables(tmp_path: Path) -> None:
     assert write_tables(bench_at(tmp_path)) == {}
     assert not (tmp_path / "tables").exists()
+
+
+# ---- what choosing costs, others' scores, the data
+
+
+def test_the_budget_has_a_row_a_method_and_says_what_there_was_to_choose_from(tmp_path: Path) -> None:
+    bench = bench_at(tmp_path, tasks=("a-medium",), plays=("once", "always"))
+    for play, score in (("once", 10.0), ("always", 30.0)):
+        write_played(bench, "a-medium", DROP, play, {(seed, 5): [score] * 8 for seed in (0, 1)})
+    write_played(bench, "a-medium", BC, BC.name, {(seed, 5): [20.0] * 8 for seed in (0, 1)})
+    table = suite_tables(bench)["budget"]
+    assert table.columns == ("method", "candidates", "episodes to choose by", "0", "1", "5", "10", "50", "200")
+    # Two candidates with four of eight episodes each; one candidate is what it is.
+    assert [value(cell) for cell in table.rows[0][1:]] == [2, 8, 10, 10, 30, 30, 30, 30]
+    assert [value(cell) for cell in table.rows[1][1:]] == [1, 4, 20, 20, 20, 20, 20, 20]
+
+
+def test_without_anything_to_choose_there_is_no_budget(played: Bench) -> None:
+    assert "budget" not in suite_tables(played)
+
+
+def test_published_scores_are_below_ours_and_marked_as_other_data(tmp_path: Path) -> None:
+    bench = bench_at(tmp_path, tasks=("hopper-medium", "nobodys"))
+    for task in bench.suite.tasks:
+        write_played(bench, task, DROP, "once", {(0, 10): [10.0], (1, 10): [20.0]})
+    table = suite_tables(bench)["published"]
+    assert texts(table)[0] == ["here", NAME, "15.0 ± 5.0", "15.0 ± 5.0"]
+    assert ["(1)", "DROP-Grad-Ada", "59.5 ± 5.1", ""] in texts(table)
+    assert all(row[0] != "here" for row in table.rows[1:])
+    assert "not comparable with ours: (1) " in table.note
+    assert "(NeurIPS 2023), D4RL v2" in table.note
+
+
+def test_the_data_is_a_table_where_it_was_recorded(played: Bench) -> None:
+    record = {"source": "a.hdf5", "sha256": {"a.hdf5": "0"}, "origin": None, "made": False}
+    sizes = {"fingerprint": "f", "steps": 1200, "episodes": 3}
+    for method in (DROP, BC):
+        write_json(played.data_path("a-medium", method), record | sizes)
+    assert texts(suite_tables(played)["data"]) == [["a-medium", "a.hdf5", "1,200", "3", "not said", "f"]]
 
 
 # ---- formats
@@ -231,9 +270,11 @@ def test_files_are_written_and_hold_every_digit(played: Bench) -> None:
     assert list(rows[0]) == ["task", NAME, f"{NAME} low", f"{NAME} high", "B&C_1", "B&C_1 low", "B&C_1 high"]
     assert float(rows[0][NAME]) == 1 / 3
     assert (float(rows[0]["B&C_1 low"]), float(rows[0]["B&C_1 high"])) == pytest.approx((18.0, 22.0))
-    costs = (played.out / "tables" / "costs.csv").read_text(encoding="utf-8").splitlines()
-    assert costs[0] == 'task,method,"training, s",updates a second,"peak memory, MB",ms an action,device'
-    assert costs[1] == f"a-medium,{NAME},,,,0.5,"
+    costs = list(csv.reader((played.out / "tables" / "costs.csv").open(encoding="utf-8")))
+    score = "score, last checkpoint"
+    measured = ["training, s", "updates a second", "peak memory, MB", "ms an action", "device"]
+    assert costs[0] == ["task", "method", score, f"{score} low", f"{score} high", *measured]
+    assert costs[1] == ["a-medium", NAME, str(1 / 3), str(1 / 3), str(1 / 3), "", "", "", "0.5", ""]
 
 
 SMALL = Table(
@@ -255,10 +296,10 @@ def test_latex_is_booktabs_and_escaped() -> None:
         "    \\toprule",
         "    name & x\\textbar{}y \\\\",
         "    \\midrule",
-        "    a\\_b & \\textbf{$-$1.5 [$-$2.0, $-$1.0]} \\\\",
+        "    a\\_b & \\textbf{$-$1.5} {\\scriptsize [$-$2.0, $-$1.0]} \\\\",
         "    {}[c] & -- \\\\",
         "    \\midrule",
-        "    all & 2.0 $\\pm$ 0.5 \\\\",
+        "    all & 2.0 {\\scriptsize $\\pm$ 0.5} \\\\",
         "    \\bottomrule",
         "  \\end{tabular}",
         "",
@@ -266,6 +307,31 @@ def test_latex_is_booktabs_and_escaped() -> None:
         "  {\\footnotesize A note: $\\pm$ is one standard error.}",
         "\\end{table}",
     ]
+
+
+def test_a_table_too_wide_for_a_page_goes_on_below_with_its_first_columns() -> None:
+    wide = Number(10.0, (9.0, 11.0))
+    methods = [f"method {i}" for i in range(9)]
+    table = Table(
+        "Wide", ("task", "kind", *methods), (("a", "x", *[wide] * 9), ("all", "y", *[wide] * 9)), summary=True
+    )
+    parts = table.to_latex().split("\\begin{tabular}")[1:]
+    heads = [part.splitlines()[2].strip(" \\").split(" & ") for part in parts]
+    assert len(heads) > 1
+    assert [head[:2] for head in heads] == [["task", "kind"]] * len(heads)
+    assert [name for head in heads for name in head[2:]] == methods
+    for part, head in zip(parts, heads, strict=True):
+        rows = [line.strip() for line in part.splitlines() if " & " in line]
+        assert all(len(row.split(" & ")) == len(head) for row in rows)
+        assert part.startswith("{ll" + "r" * (len(head) - 2) + "}")
+        assert part.count("\\midrule") == 2  # the last row is ruled off in each
+        shown = [re.sub(r"\\scriptsize|[{}$\\]", "", row) for row in rows]
+        assert max(map(len, shown)) < 100
+
+
+def test_long_words_are_broken_into_lines_in_latex() -> None:
+    table = Table("Data", ("task", "origin"), (("a", "regenerated from policies that others released"),))
+    assert "\\begin{tabular}{lp{0.44\\linewidth}}" in table.to_latex()
 
 
 def test_nothing_special_to_latex_stays_as_it_is() -> None:

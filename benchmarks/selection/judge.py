@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from droprl.algorithms import DROP
-from droprl.bench.cells import find_task_data
+from droprl.bench.task_data import find_task_data
 from droprl.evaluation import evaluate
 from droprl.select import FQE, select
 from droprl.train.storage import write_json

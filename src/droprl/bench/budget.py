@@ -1,7 +1,8 @@
 """What choosing among a method's candidates costs: its expected score after so many online episodes.
 
-A training run leaves many candidates, its kept checkpoints × the plays. Reporting the best of them after the fact hides
-the episodes that finding it would have taken; the budget curve shows them.
+A training run leaves many candidates, its played checkpoints × the plays. Reporting the best of them after the fact
+hides the episodes that finding it would have taken; the budget curve shows them. It is a curve of one method: each of
+its seeds chooses among its own candidates, never among other seeds or methods.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from droprl.bench.results import Bench
-from droprl.bench.suite import Method
+from droprl.bench.suite import Method, default_play
 from droprl.errors import DropError
 from droprl.evaluation.statistics import aggregate
 
@@ -39,6 +40,8 @@ class BudgetCurve:
     high: np.ndarray
     seeds: np.ndarray  # (tasks, seeds, budgets): what each seed is expected to score
     exhausted: np.ndarray  # where the budget asks some candidate for more episodes than half of those recorded
+    candidates: int  # of a seed; the most of any task and seed
+    most: int  # episodes that a seed can spend; the fewest of any task and seed
 
 
 def budget_curve(
@@ -51,11 +54,11 @@ def budget_curve(
 ) -> BudgetCurve:
     """The expected true score of the candidate that a budget of online episodes chooses, on one task.
 
-    `episodes` are the recorded scores of every candidate, plays in the order in which they are listed. Each training
+    `episodes` are the recorded scores of every candidate, plays in the order in which they are preferred. Each training
     seed chooses among its own candidates. Without any episode the choice is by rule: the last checkpoint under
-    the first listed play or, where `estimates` are given (say by droprl.select's fitted Q evaluation), the highest
+    the first of the plays or, where `estimates` are given (say by droprl.select's fitted Q evaluation), the highest
     estimate. Episodes are spent in turn, one for each candidate, in that same order of preference: later checkpoints
-    first and plays as listed, or higher estimates first. The highest mean over the episodes spent is chosen; of equals
+    first and plays as given, or higher estimates first. The highest mean over the episodes spent is chosen; of equals
     the preferred one; never a candidate without an episode, once there is a budget. So a budget of one changes nothing.
 
     It is estimated from what was recorded. In each draw the recorded episodes are split in two at random: the choice
@@ -78,23 +81,54 @@ def budget_curve(
     if draws < 1:
         raise DropError(f"draws is {draws}: draw at least once")
     rng = np.random.default_rng(seed)
-    of_seeds, exhausted = [], np.zeros(asked.size, bool)
+    of_seeds, sizes = [], []
     for number in sorted({candidate.seed for candidate in episodes}):
         recorded = _recorded(episodes, number, estimates)
         of_seeds.append(_expected(recorded, asked, draws, rng))
-        exhausted |= -(-asked // len(recorded)) > recorded.shape[1] // 2
+        sizes.append((len(recorded), len(recorded) * (recorded.shape[1] // 2)))
     if not of_seeds:
         raise DropError("there are no candidates: play the suite first")
-    return _curve(asked, np.stack(of_seeds)[None], exhausted)
+    return _curve(asked, np.stack(of_seeds)[None], max(n for n, _ in sizes), min(most for _, most in sizes))
+
+
+def method_curves(bench: Bench, budgets: Sequence[int] = BUDGETS) -> dict[str, BudgetCurve]:
+    """The curve of every method, the mean over the tasks; of those that have played every task in a way to judge by.
+
+    Empty where no method has anything to choose from. Returns have no common scale: tasks without reference scores are
+    left out, unless there is no other and only one of them.
+    """
+    found = {}
+    for method in bench.suite.methods:
+        recorded = {task: recorded_episodes(bench, task, method) for task in _comparable(bench, method)}
+        try:
+            found[method.name] = mean_curve([budget_curve(of, budgets) for of in recorded.values()])
+        except DropError:  # not played everywhere, with unequally many seeds, or with one episode alone
+            continue
+    return found if any(curve.candidates > 1 for curve in found.values()) else {}
+
+
+def _comparable(bench: Bench, method: Method) -> list[str]:
+    tasks = list(bench.suite.tasks)
+    unscored = {
+        task
+        for task in tasks
+        for play in bench.suite.plays_of(method)
+        for result in (bench.evaluation(task, method, play) or {"results": ()})["results"]
+        if result["scores"] is None
+    }
+    return tasks if len(tasks) == 1 else [task for task in tasks if task not in unscored]
 
 
 def recorded_episodes(bench: Bench, task: str, method: Method) -> dict[Candidate, list[float]]:
     """Every episode of a method's plays on a task, by candidate: `budget_curve` takes it as it is.
 
     Only the suite's protocol "paper" plays more than one checkpoint; otherwise the plays alone are to be chosen from.
+    The play that is the method's own comes first, then the others as the suite lists them.
     """
+    plays = list(bench.suite.plays_of(method))
+    own = default_play(bench.suite, method, bench.preset) if plays else ""
     found = {}
-    for play in bench.suite.plays_of(method):
+    for play in sorted(plays, key=lambda play: play != own):
         for result in (bench.evaluation(task, method, play) or {"results": ()})["results"]:
             found[Candidate(result["seed"], result["step"], play)] = result["scores"] or result["returns"]
     return found
@@ -106,8 +140,8 @@ def mean_curve(curves: Sequence[BudgetCurve]) -> BudgetCurve:
         raise DropError("a mean of budget curves needs at least one, all of the same budgets")
     if len({curve.seeds.shape[1] for curve in curves}) > 1:
         raise DropError("budget curves of unequally many seeds: tasks count alike only with equally many each")
-    exhausted = np.any([curve.exhausted for curve in curves], axis=0)
-    return _curve(curves[0].budgets, np.concatenate([curve.seeds for curve in curves]), exhausted)
+    candidates, most = max(curve.candidates for curve in curves), min(curve.most for curve in curves)
+    return _curve(curves[0].budgets, np.concatenate([curve.seeds for curve in curves]), candidates, most)
 
 
 def _recorded(
@@ -148,7 +182,7 @@ def _expected(recorded: np.ndarray, budgets: np.ndarray, draws: int, rng: np.ran
     return found
 
 
-def _curve(budgets: np.ndarray, seeds: np.ndarray, exhausted: np.ndarray) -> BudgetCurve:
+def _curve(budgets: np.ndarray, seeds: np.ndarray, candidates: int, most: int) -> BudgetCurve:
     found = [aggregate(seeds[:, :, i], "mean") for i in range(budgets.size)]
     score, low, high = np.array(found).T
-    return BudgetCurve(budgets, score, low, high, seeds, exhausted)
+    return BudgetCurve(budgets, score, low, high, seeds, (budgets > most) & (candidates > 1), candidates, most)

@@ -6,10 +6,10 @@ killed goes on where its last checkpoint is, to the same bytes.
 
 from __future__ import annotations
 
-import re
 import resource
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,14 +17,10 @@ import jax
 
 from droprl.bench.results import Bench
 from droprl.bench.suite import Method
-from droprl.data import Dataset, load_dataset
-from droprl.data.maze import MAZES, make_maze_dataset
-from droprl.errors import DropError
+from droprl.bench.task_data import data_record, find_task_data, refuse_other_data, task_source
 from droprl.evaluation import evaluate
 from droprl.train import Run, fit
 from droprl.train.storage import write_json
-
-MAZE_STEPS = 100_000  # of the mazes that are made on the spot
 
 
 class Cell(NamedTuple):
@@ -54,9 +50,12 @@ def run_cell(bench: Bench, cell: Cell) -> None:
     suite, (task, method) = bench.suite, cell
     path = bench.run_path(task, method)
     dataset = find_task_data(task, bench.data)
+    record = data_record(task_source(task, bench.data), dataset)
+    refuse_other_data(bench, task, record)
     algorithm = method.algorithm(bench.preset, suite.name)
     began, finished = time.perf_counter(), _finished(path)
     run = fit(dataset, algorithm, out=path, seeds=suite.seeds, steps=suite.steps_of(method), progress=False)
+    write_json(bench.data_path(task, method), asdict(record))  # only now: a run of other data refuses this
     if not finished:
         _add_cost(bench, cell, time.perf_counter() - began)
     for play, settings in suite.plays_of(method).items():
@@ -76,29 +75,6 @@ def state_of(bench: Bench, cell: Cell) -> str:
     plays = bench.suite.plays_of(cell.method)
     played = sum(bench.play_path(cell.task, cell.method, play).exists() for play in plays)
     return f"playing {played}/{len(plays)}" if played < len(plays) else "done"
-
-
-def find_task_data(task: str, data: Path | None) -> Dataset:
-    """What `task_source` found; a maze that is nowhere is made."""
-    source = task_source(task, data)
-    return make_maze_dataset(task, MAZE_STEPS, seed=0) if source is None else load_dataset(source)
-
-
-def task_source(task: str, data: Path | None) -> str | None:
-    """FOLDER/TASK.hdf5, each part of it where several are joined with +; None for a maze that is to be made.
-
-    Where X-medium-expert has no file of its own, X-medium and X-expert are joined.
-    """
-    for name in (task, re.sub(r"^(\w+)-medium-expert$", r"\1-medium+\1-expert", task)):
-        files = [data / f"{part}.hdf5" for part in name.split("+")] if data is not None else []
-        if files and all(file.exists() for file in files):
-            return "+".join(map(str, files))
-    if task in MAZES:
-        return None
-    if Path(task).exists() or "/" in task:
-        return task
-    where = f"{data} has no {task}.hdf5" if data is not None else "say where its file is with --data FOLDER"
-    raise DropError(f"task {task}: {where}")
 
 
 def _finished(path: Path) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from droprl.bench.results import Bench
+from droprl.bench.results import WHEN, Bench
 from droprl.bench.suite import Method, label
 from droprl.errors import DropError
 from droprl.evaluation.statistics import aggregate, standard_error
@@ -30,6 +30,7 @@ from droprl.report.figure import (
 from droprl.train import Run
 
 HEIGHT = 232.0
+SCORE = f"Score, {WHEN[1]}"
 Measure = Callable[[str, Method, str], np.ndarray | None]
 Lines = dict[str, dict[int, np.ndarray]]  # for each line and place one value a seed
 
@@ -59,7 +60,7 @@ def _along_plays(bench: Bench) -> Drawing:
 
         return of_task
 
-    drawn = _panels(bench, lines_of(bench.scores), values, "Score")
+    drawn = _panels(bench, lines_of(bench.scores), values, SCORE)
     if not suite.figure.time:
         return drawn
     title = svg.text(MARGIN, drawn.bottom + 14, "Milliseconds for one action", "panel")
@@ -77,7 +78,7 @@ def _along_methods(bench: Bench) -> Drawing:
             for p in suite.plays
         }
 
-    return _panels(bench, lines_of, values, "Score")
+    return _panels(bench, lines_of, values, SCORE)
 
 
 def _training(bench: Bench) -> Drawing:
@@ -142,4 +143,5 @@ def _dots(bench: Bench) -> Drawing:
     if not any(any(row.marks) for row in rows):
         raise DropError(f"{bench.out}: nothing is played yet: run the suite first")
     columns = [Column("all tasks: IQM, 95 % interval"), *map(Column, suite.tasks)]
-    return Drawing(*dot_chart(rows, columns, 66), "Score. Small: one seed, the mean of its episodes. Large: their mean")
+    note = f"{SCORE}. Small: one seed, the mean of its episodes. Large: their mean"
+    return Drawing(*dot_chart(rows, columns, 66), note)

@@ -1,24 +1,28 @@
-"""What a suite's run directories add to its page: learning curves, an episode, costs, and where the data came from."""
+"""What a suite's run directories add to its page: learning curves, an episode, and costs."""
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 
 from droprl.bench.results import Bench
 from droprl.bench.suite import Method
 from droprl.errors import DropError
+from droprl.evaluation.statistics import Estimate
 from droprl.policy import policy_of_run
 from droprl.report.build import CURVES, DIAGNOSTIC_CURVES, metric_chart, scores_at_start, sub_tasks_of, walks_of
 from droprl.report.contents import Chart, EmbeddingWalk, SubTaskReturns
 from droprl.report.suite_contents import Cost, Entry, Predictions
+from droprl.report.svg import nullable
 from droprl.train import Run
-from droprl.train.storage import read_json
+from droprl.train.storage import read_json, write_bytes
 
 
 def _run(bench: Bench, task: str, method: Method) -> Run | None:
@@ -33,10 +37,15 @@ def training_charts(bench: Bench) -> tuple[list[Chart], list[Chart]]:
     """A chart a task of what all methods log alike, and those of all other metrics."""
     runs = {t: [(m.name, r) for m in bench.suite.methods if (r := _run(bench, t, m))] for t in bench.suite.tasks}
     first, *others = (CURVES | DIAGNOSTIC_CURVES).items()
+    places = {method.name: i for i, method in enumerate(bench.suite.methods)}
 
     def charts(metric: str, title: str, unit: str) -> list[Chart]:
-        drawn = [metric_chart(of, metric, f"{task}: {title[0].lower()}{title[1:]}", unit) for task, of in runs.items()]
-        return [chart for chart in drawn if chart.series]
+        drawn = []
+        for task, of in runs.items():
+            chart = metric_chart(of, metric, f"{task}: {title[0].lower()}{title[1:]}", unit)
+            series = [replace(s, look=(places[s.label], 0)) for s in chart.series]
+            drawn += [replace(chart, series=series, panel=(title, task))] if series else []
+        return drawn
 
     return charts(first[0], *first[1]), [chart for name, words in others for chart in charts(name, *words)]
 
@@ -54,7 +63,42 @@ class EpisodeOfRun:
 
 
 def episode_of(bench: Bench) -> EpisodeOfRun | None:
-    """An episode of the first run that adapts among sub-tasks and has a task to play."""
+    """An episode of the first run that adapts among sub-tasks and has a task to play.
+
+    It is kept in the suite's folder, for a copy of it without weights.
+    """
+    where, played = bench.out / "episode.json", _play_episode(bench)
+    if played is not None and not played.problem:
+        write_bytes(where, json.dumps(_in_short(asdict(played)), separators=(",", ":"), allow_nan=False).encode())
+    elif played is None and where.exists():
+        return _kept_episode(read_json(where), where)
+    return played
+
+
+def _in_short(content: Any) -> Any:
+    """As JSON can hold it, with as many digits as float32 has."""
+    if isinstance(content, dict):
+        return {key: _in_short(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [_in_short(value) for value in content]
+    return nullable(content, digits=8) if isinstance(content, float) else content
+
+
+def _kept_episode(content: Any, where: Path) -> EpisodeOfRun:
+    def numbers(values: Any) -> Any:
+        return values and [math.nan if value is None else value for value in values]
+
+    try:
+        walks = [EmbeddingWalk(**w | {"scores": numbers(w["scores"])}) for w in content["walks"]]
+        ranked = content["sub_tasks"]
+        sub_tasks = ranked and SubTaskReturns(**{name: numbers(values) for name, values in ranked.items()})
+        predictions = [Predictions(**p) for p in content["predictions"]]
+        return EpisodeOfRun(content["of"], walks, sub_tasks, predictions)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DropError(f"{where}: is not an episode: remove it, the page is then made without") from error
+
+
+def _play_episode(bench: Bench) -> EpisodeOfRun | None:
     for task in bench.suite.tasks:
         for method in bench.suite.methods:
             run = _run(bench, task, method)
@@ -86,14 +130,17 @@ def predictions_of(run: Run, walk: EmbeddingWalk) -> Predictions | None:
 # --- costs ---
 
 
-def read_costs(bench: Bench, played: Sequence[tuple[Entry, Method, Mapping[str, dict[str, Any]]]]) -> list[Cost]:
-    """The median over the tasks of what was measured; empty where nothing was."""
+def read_costs(
+    bench: Bench, played: Sequence[tuple[Entry, Method, Mapping[str, dict[str, Any]], Estimate | None]]
+) -> list[Cost]:
+    """The median over the tasks of what was measured, beside the score; empty where nothing was."""
     found = []
-    for entry, method, evaluations in played:
+    for entry, method, evaluations, score in played:
         measured = [cost for task in bench.suite.tasks if (cost := bench.cost(task, method)) is not None]
         found.append(
             Cost(
                 entry,
+                score,
                 _median(m.get("train_seconds") for m in measured),
                 _median(m.get("updates_per_second") for m in measured),
                 _median(m.get("peak_memory_mb") for m in measured),
@@ -108,16 +155,3 @@ def read_costs(bench: Bench, played: Sequence[tuple[Entry, Method, Mapping[str, 
 def _median(values: Any) -> float:
     known = [float(v) for v in values if v is not None]
     return float(np.median(known)) if known else float("nan")
-
-
-# --- where the data came from ---
-
-
-def origin_of(bench: Bench, task: str, env: str) -> str | None:
-    """What the task's file says of itself; mazes that are made on the spot have none, and are regenerated."""
-    file = None if bench.data is None else bench.data / f"{task.split('+')[0]}.hdf5"
-    if file is not None and file.is_file():
-        with h5py.File(file) as opened:
-            said = opened.attrs.get("origin")
-        return said.decode() if isinstance(said, bytes) else None if said is None else str(said)
-    return "regenerated on the spot" if env.startswith("droprl/") else None

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from droprl.bench.of_runs import episode_of, origin_of, read_costs, training_charts
-from droprl.bench.results import Bench
+from droprl.bench.budget import BUDGETS, method_curves
+from droprl.bench.of_runs import episode_of, read_costs, training_charts
+from droprl.bench.results import WHEN, Bench, last_episodes, runs_of
 from droprl.bench.suite import Method
-from droprl.data.tasks import find_task
+from droprl.bench.tables import known_name
+from droprl.bench.task_data import data_words
 from droprl.errors import DropError
 from droprl.evaluation import statistics
 from droprl.evaluation.statistics import (
@@ -23,7 +25,8 @@ from droprl.evaluation.statistics import (
 )
 from droprl.report.contents import Chart, ScoreRow, Series
 from droprl.report.published import published_scores
-from droprl.report.suite_contents import Aggregate, Entry, Improvements, SuiteReport, TaskScores
+from droprl.report.suite_contents import Aggregate, Budget, Entry, Improvements, SuiteReport, TaskData, TaskScores
+from droprl.train.checkpoints import KEEP
 
 STATISTICS: dict[statistics.Aggregate, str] = {
     "iqm": "IQM",
@@ -40,30 +43,36 @@ class Played:
 
     entry: Entry
     method: Method
+    look: tuple[int, int]  # colour and dash, the same in every figure
     evaluations: dict[str, dict[str, Any]]
-    runs: dict[str, np.ndarray]  # the mean of each seed
+    runs: dict[str, np.ndarray]  # the mean of each seed, last checkpoint
+    late: dict[str, np.ndarray]  # likewise over the last six, where as many were played
 
 
 def build_suite_report(bench: Bench, command: str, notes: Sequence[str] = (), episode: bool = True) -> SuiteReport:
     """Everything that a suite's folder has to show; with `episode` also a run of DROP's at play, for z on its walk."""
-    bench = Bench(bench.suite.changed(tasks=_tasks(bench)), bench.out, bench.data, bench.preset)
+    bench = as_played(bench)
     everything = [played for method in bench.suite.methods for played in _played(bench, method)]
     tasks = [task for task in bench.suite.tasks if any(task in p.runs for p in everything)]
     units = list(dict.fromkeys(e["unit"] for p in everything for e in p.evaluations.values()))
     curves, more_curves = training_charts(bench)
     if not (everything or curves):
         raise DropError(f"{bench.out}: nothing of suite {bench.suite.name} is trained or played here yet")
-    whole = [p for p in everything if len(p.runs) == len(tasks) and len({len(r) for r in p.runs.values()}) == 1]
+    whole = [p for p in everything if _is_whole(p.runs, tasks)]
     comparable = len(tasks) == 1 or (len(units) == 1 and units != ["return"])
     over_all = whole if comparable else []
-    origin, data = _data(bench, tasks, everything)
+    origin, data = data_words(bench)
     scored = comparable and units != ["return"]
+    late = [p for p in over_all if _is_whole(p.late, tasks)] if scored else []
+    budgets = _budgets(bench) if comparable else []
     walks = episode_of(bench) if episode else None
     said = [*notes, origin, *_caveats(everything), *_left_out(everything, whole, comparable)]
     return SuiteReport(
         title=bench.suite.title,
+        note=bench.suite.note,
         claim=bench.suite.claim,
         command=command,
+        when=WHEN[1],
         score_unit=units[0] if len(units) == 1 else "score, or return where the task has no reference",
         facts=_facts(bench, tasks, everything, data),
         notes=[note for note in (*said, walks.problem if walks else "") if note],
@@ -72,61 +81,63 @@ def build_suite_report(bench: Bench, command: str, notes: Sequence[str] = (), ep
         overall=[_row(p, tasks) for p in over_all],
         scores=[TaskScores(task, [_cell(p.evaluations.get(task)) for p in everything]) for task in tasks],
         statistics=[*STATISTICS.values()] if scored else [],
-        aggregates=[_aggregate(p) for p in over_all] if scored else [],
+        aggregates=[_aggregate(p.entry, p.runs) for p in over_all] if scored else [],
+        late_when=WHEN[KEEP],
+        late_scores=[
+            TaskScores(task, [_cell(p.evaluations.get(task), KEEP) for p in everything])
+            for task in tasks
+            if any(task in p.late for p in everything)
+        ],
+        late_aggregates=[_aggregate(p.entry, p.late) for p in late],
         profile=_profile(over_all, units[0]) if over_all else None,
         improvements=_improvements(whole, tasks) if len(whole) > 1 else None,
+        budgets=BUDGETS,
+        budget_rows=budgets,
         curves=[*_score_curves(everything, tasks), *curves],
         more_curves=more_curves,
         walks_of=walks.of if walks else "",
         walks=walks.walks if walks else [],
         sub_tasks=walks.sub_tasks if walks else None,
         predictions=walks.predictions if walks else [],
-        published=published_scores([_known_name(task, everything) for task in tasks]) if scored else [],
-        costs=read_costs(bench, [(p.entry, p.method, p.evaluations) for p in everything]),
+        published=published_scores([known_name(bench, task) for task in tasks]) if scored else [],
+        costs=read_costs(
+            bench, [(p.entry, p.method, p.evaluations, _iqm(p) if p in over_all else None) for p in everything]
+        ),
+        data_rows=[
+            TaskData(task, r["source"], r["origin"] or "not said", r["steps"], r["episodes"], r["fingerprint"])
+            for task in bench.suite.tasks
+            for r in bench.data_of(task)
+        ],
     )
 
 
-def _tasks(bench: Bench) -> tuple[str, ...]:
-    """Those of the suite, and others that were run in their place and left their folders."""
+def _is_whole(runs: Mapping[str, np.ndarray], tasks: Sequence[str]) -> bool:
+    """Of every task, with as many seeds."""
+    return len(runs) == len(tasks) and len({len(of) for of in runs.values()}) == 1
+
+
+def as_played(bench: Bench) -> Bench:
+    """With the tasks of the suite, and others that were run in their place and left their folders."""
     known = list(bench.suite.tasks)
     folders = [p.name for part in ("plays", "runs") for p in sorted((bench.out / part).glob("*")) if p.is_dir()]
     paths = {bench.play_path(task, bench.suite.methods[0], "").parent.parent.name for task in known}
-    return tuple(dict.fromkeys([*known, *(name for name in folders if name not in paths)]))
+    tasks = tuple(dict.fromkeys([*known, *(name for name in folders if name not in paths)]))
+    return replace(bench, suite=bench.suite.changed(tasks=tasks))
 
 
 def _played(bench: Bench, method: Method) -> list[Played]:
-    found = []
-    for play in bench.suite.plays_of(method):
+    found, place = [], bench.suite.methods.index(method)
+    for i, play in enumerate(bench.suite.plays_of(method)):
+        look = (place, i) if len(bench.suite.methods) > 1 else (i, 0)
         entry = Entry(method.name, None if play == method.name else play)
         of_task = {t: e for t in bench.suite.tasks if (e := bench.evaluation(t, method, play)) is not None}
-        runs = {t: s for t in of_task if (s := bench.scores(t, method, play)) is not None}
+        runs, late = ({t: s for t, e in of_task.items() if (s := runs_of(e, n)) is not None} for n in (1, KEEP))
         if runs:
-            found.append(Played(entry, method, of_task, runs))
+            found.append(Played(entry, method, look, of_task, runs, late))
     return found
 
 
 # --- what is said of the whole ---
-
-
-def _known_name(task: str, everything: Sequence[Played]) -> str:
-    """The name without its version by which others call the task's data."""
-    dataset = next((p.evaluations[task]["dataset"] for p in everything if task in p.evaluations), task)
-    known = find_task(dataset)
-    return known.name if known else task
-
-
-def _data(bench: Bench, tasks: Sequence[str], everything: Sequence[Played]) -> tuple[str, str]:
-    """A note on where the data came from, and the words for the data beside a number."""
-    envs = {t: e["env"] for p in everything for t, e in p.evaluations.items()}
-    origins = {task: origin_of(bench, task, envs.get(task, "")) for task in tasks}
-    anew = [task for task, origin in origins.items() if origin and origin.lower().startswith("regenerated")]
-    if not anew:
-        unknown = [task for task, origin in origins.items() if not origin]
-        note = f"It is not recorded whether these are D4RL’s own files: {', '.join(unknown)}." if unknown else ""
-        return note, ", ".join(tasks) if len(tasks) < 3 else f"{len(tasks)} datasets of those names"
-    which = "" if len(anew) == len(tasks) else f" ({', '.join(anew)})"
-    note = f"Regenerated data{which}: not D4RL’s files; the scores are not comparable with published ones."
-    return note, "regenerated data" if len(anew) == len(tasks) else "data in part regenerated"
 
 
 def _caveats(everything: Sequence[Played]) -> list[str]:
@@ -148,13 +159,17 @@ def _facts(bench: Bench, tasks: Sequence[str], everything: Sequence[Played], dat
     evaluations = [e for p in everything for e in p.evaluations.values()]
     seeds = [len({r["seed"] for r in e["results"]}) for e in evaluations]
     episodes = [len(r["returns"]) for e in evaluations for r in e["results"]]
-    steps = [r["step"] for e in evaluations for r in e["results"]]
+    steps = [max(r["step"] for r in e["results"]) for e in evaluations]
+    checkpoints = [len({r["step"] for r in e["results"]}) for e in evaluations]
     facts = [
         ("tasks", str(len(tasks))),
         ("methods", ", ".join(m.name for m in bench.suite.methods if any(p.method == m for p in everything))),
         ("seeds", _range(seeds)),
-        ("episodes for each seed", _range(episodes)),
+        ("checkpoints played", _range(checkpoints)),
+        ("episodes for each seed and checkpoint", _range(episodes)),
         ("updates", _range(steps)),
+        ("scores", WHEN[1]),
+        ("sizes", "the small preset" if bench.preset == "small" else ""),
         ("data", data),
     ]
     return [(label, value) for label, value in facts if value and tasks]
@@ -170,16 +185,14 @@ def _range(values: Sequence[int]) -> str:
 # --- numbers ---
 
 
-def _cell(evaluation: dict[str, Any] | None) -> Estimate | None:
-    """The mean over all episodes; seeds and episodes are drawn for its interval."""
-    if evaluation is None:
+def _cell(evaluation: dict[str, Any] | None, checkpoints: int = 1) -> Estimate | None:
+    """The mean over the episodes of the last checkpoints; seeds and episodes are drawn for its interval."""
+    of_seeds = None if evaluation is None else last_episodes(evaluation, checkpoints)
+    if of_seeds is None:
         return None
-    groups: dict[int, list[float]] = {}
-    for r in evaluation["results"]:
-        groups.setdefault(r["seed"], []).extend(r["scores"] or r["returns"])
-    values = [v for group in groups.values() for v in group]
-    interval = bootstrap_interval([*groups.values()], lambda drawn: drawn.mean(axis=-1))
-    return Estimate(float(np.mean(values)), *interval)
+    groups = [[value for episodes in played for value in episodes] for played in of_seeds.values()]
+    interval = bootstrap_interval(groups, lambda drawn: drawn.mean(axis=-1))
+    return Estimate(float(np.mean([value for group in groups for value in group])), *interval)
 
 
 def _row(played: Played, tasks: Sequence[str]) -> ScoreRow:
@@ -200,30 +213,39 @@ def _row(played: Played, tasks: Sequence[str]) -> ScoreRow:
     )
 
 
-def _aggregate(played: Played) -> Aggregate:
-    runs = [*played.runs.values()]
-    return Aggregate(played.entry, [aggregate(runs, statistic) for statistic in STATISTICS])
+def _aggregate(entry: Entry, runs: Mapping[str, np.ndarray]) -> Aggregate:
+    return Aggregate(entry, [aggregate([*runs.values()], statistic) for statistic in STATISTICS])
+
+
+def _iqm(played: Played) -> Estimate:
+    return aggregate([*played.runs.values()], "iqm")
+
+
+def _budgets(bench: Bench) -> list[Budget]:
+    places = {method.name: i for i, method in enumerate(bench.suite.methods)}
+    return [
+        Budget(
+            name,
+            places[name],
+            curve.candidates,
+            curve.most,
+            [Estimate(*map(float, of)) for of in zip(curve.score, curve.low, curve.high, strict=True)],
+            curve.exhausted.tolist(),
+        )
+        for name, curve in method_curves(bench).items()
+    ]
 
 
 def _profile(several: Sequence[Played], unit: str) -> Chart:
     every = np.concatenate([runs for p in several for runs in p.runs.values()])
     thresholds = np.linspace(every.min() - 0.02 * np.ptp(every), every.max(), THRESHOLDS)
-    looks, series = _looks([p.entry for p in several]), []
-    for p, look in zip(several, looks, strict=True):
+    series = []
+    for p in several:
         found = performance_profile([*p.runs.values()], thresholds)
         x, y, low, high = (np.asarray(part).tolist() for part in (thresholds, found.value, found.low, found.high))
-        series.append(Series(p.entry.name, x, y, low, high, look=look))
-    note = "A run is a seed’s mean on one task; every task counts alike. Bands: pointwise 95 % intervals."
+        series.append(Series(p.entry.name, x, y, low, high, look=p.look))
+    note = f"A run is a seed’s mean on one task, {WHEN[1]}; every task counts alike. Bands: pointwise 95 % intervals."
     return Chart("Share of runs that score more than τ", f"{unit} τ", "share of runs", series, note)
-
-
-def _looks(entries: Sequence[Entry]) -> list[tuple[int, int] | None]:
-    """A colour a method and a dash a play, where there are several of both."""
-    methods = list(dict.fromkeys(e.method for e in entries))
-    if len(methods) in (1, len(entries)):
-        return [None] * len(entries)
-    of_method = {m: [e for e in entries if e.method == m] for m in methods}
-    return [(methods.index(e.method), of_method[e.method].index(e)) for e in entries]
 
 
 def _improvements(several: Sequence[Played], tasks: Sequence[str]) -> Improvements:
@@ -239,7 +261,8 @@ def _score_curves(everything: Sequence[Played], tasks: Sequence[str]) -> list[Ch
         series = [s for p in everything if task in p.evaluations if (s := _score_series(p, task)) is not None]
         if series:
             unit = next(p.evaluations[task]["unit"] for p in everything if task in p.evaluations)
-            charts.append(Chart(f"{task}: score", "updates", unit, series, "Mean over seeds; the band spans them."))
+            note = "Mean over seeds; the band spans them."
+            charts.append(Chart(f"{task}: score", "updates", unit, series, note, panel=("Scores of checkpoints", task)))
     return charts
 
 
@@ -251,4 +274,4 @@ def _score_series(played: Played, task: str) -> Series | None:
         return None
     steps = sorted(at)
     low, high, mean = ([float(of(at[step])) for step in steps] for of in (min, max, np.mean))
-    return Series(played.entry.name, [float(step) for step in steps], mean, low, high)
+    return Series(played.entry.name, [float(step) for step in steps], mean, low, high, look=played.look)

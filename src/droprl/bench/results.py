@@ -1,8 +1,8 @@
 """A suite and its results on the disk.
 
 OUT/runs/TASK/METHOD are run directories like any other; OUT/plays/TASK/METHOD/PLAY.json is one evaluation each;
-OUT/costs/TASK/METHOD.json says what training took; OUT/episodes.csv has every episode in one tidy table;
-OUT/suite.json is the suite as it was run.
+OUT/costs/TASK/METHOD.json says what training took, OUT/data/TASK/METHOD.json from which data (droprl.bench.task_data);
+OUT/episodes.csv has every episode in one tidy table; OUT/suite.json is the suite as it was run, with its data.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -19,9 +19,11 @@ import numpy as np
 
 from droprl.bench.suite import Method, Suite, suite_from_json
 from droprl.errors import DropError
+from droprl.train.checkpoints import KEEP
 from droprl.train.storage import read_json, write_bytes, write_json
 
 COLUMNS = ("task", "method", "play", "seed", "step", "episode", "return", "score", "length")
+WHEN = {1: "last checkpoint", KEEP: f"mean of the last {KEEP} checkpoints"}  # what a score may be of; never of the best
 
 
 @dataclass(frozen=True)
@@ -42,10 +44,18 @@ class Bench:
     def cost_path(self, task: str, method: Method) -> Path:
         return self.out / "costs" / file_name(task) / f"{file_name(method.name)}.json"
 
+    def data_path(self, task: str, method: Method) -> Path:
+        return self.out / "data" / file_name(task) / f"{file_name(method.name)}.json"
+
     def evaluation(self, task: str, method: Method, play: str) -> dict[str, Any] | None:
         """What was played, as it was written; None where it is still to come."""
         path = self.play_path(task, method, play)
         return read_json(path) if path.exists() else None
+
+    def any_evaluation(self, task: str) -> dict[str, Any] | None:
+        """The first that was played of a task: for what all of them say alike."""
+        plays = ((method, play) for method in self.suite.methods for play in self.suite.plays_of(method))
+        return next((found for method, play in plays if (found := self.evaluation(task, method, play))), None)
 
     def is_played(self, task: str, method: Method, play: str) -> bool:
         """As the suite asks for it: with fewer or more episodes or checkpoints it is played again."""
@@ -62,15 +72,19 @@ class Bench:
         path = self.cost_path(task, method)
         return read_json(path) if path.exists() else None
 
-    def scores(self, task: str, method: Method, play: str) -> np.ndarray | None:
-        """The mean of every seed over its episodes and checkpoints: D4RL-normalised, or returns without a reference."""
+    def scores(self, task: str, method: Method, play: str, checkpoints: int = 1) -> np.ndarray | None:
+        """`runs_of` what was played."""
         found = self.evaluation(task, method, play)
-        if found is None:
-            return None
-        of_seed: dict[int, list[float]] = {}
-        for result in found["results"]:
-            of_seed.setdefault(result["seed"], []).extend(result["scores"] or result["returns"])
-        return np.array([np.mean(values) for values in of_seed.values()])
+        return None if found is None else runs_of(found, checkpoints)
+
+    def data_of(self, task: str) -> list[dict[str, Any]]:
+        """What the methods learned from, each record once; as suite.json has it where no cell left its own."""
+        paths = [self.data_path(task, method) for method in self.suite.methods]
+        found = [read_json(path) for path in paths if path.exists()]
+        where = self.out / "suite.json"
+        if not found and where.exists() and isinstance(content := read_json(where), dict):
+            found = content.get("data", {}).get(task, [])
+        return [record for i, record in enumerate(found) if record not in found[:i]]
 
     def milliseconds(self, task: str, method: Method, play: str) -> np.ndarray | None:
         """For one action; one number, as the seeds share the machine."""
@@ -79,7 +93,8 @@ class Bench:
         return None if known is None else np.array([known])
 
     def write_suite(self) -> None:
-        write_json(self.out / "suite.json", asdict(self.suite) | {"preset": self.preset})
+        data = {task: records for task in self.suite.tasks if (records := self.data_of(task))}
+        write_json(self.out / "suite.json", asdict(self.suite) | {"preset": self.preset, "data": data})
 
     def write_episodes(self) -> None:
         said = io.StringIO()
@@ -106,7 +121,28 @@ def load_bench(out: Path) -> Bench:
         raise DropError(f"{out}: has no suite.json: give the folder that `drop bench` made")
     content = read_json(where)
     small = isinstance(content, dict) and content.pop("preset", "paper") == "small"
+    if isinstance(content, dict):
+        content.pop("data", None)  # `Bench.data_of` reads it
     return Bench(suite_from_json(content, str(where)), out, preset="small" if small else "paper")
+
+
+def last_episodes(evaluation: Mapping[str, Any], checkpoints: int = 1) -> dict[int, list[list[float]]] | None:
+    """By seed, for each of its last checkpoints, every episode's D4RL-normalised score, or return without a reference.
+
+    None where fewer checkpoints were played.
+    """
+    of_seed: dict[int, dict[int, list[float]]] = {}
+    for result in evaluation["results"]:
+        of_seed.setdefault(result["seed"], {})[result["step"]] = result["scores"] or result["returns"]
+    if any(len(of) < checkpoints for of in of_seed.values()):
+        return None
+    return {seed: [of[step] for step in sorted(of)[-checkpoints:]] for seed, of in sorted(of_seed.items())}
+
+
+def runs_of(evaluation: Mapping[str, Any], checkpoints: int = 1) -> np.ndarray | None:
+    """A score a seed, the mean over the episodes of its last checkpoints; None where fewer were played."""
+    found = last_episodes(evaluation, checkpoints)
+    return None if found is None else np.array([np.mean([np.mean(of) for of in played]) for played in found.values()])
 
 
 def file_name(text: str) -> str:

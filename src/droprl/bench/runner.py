@@ -18,8 +18,9 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from droprl.bench.cells import Cell, cells_of, is_done, run_cell, task_source
+from droprl.bench.cells import Cell, cells_of, is_done, run_cell
 from droprl.bench.results import Bench
+from droprl.bench.task_data import task_source
 from droprl.errors import DropError
 
 ATTEMPTS = 3  # of a cell whose process is killed
@@ -31,6 +32,7 @@ def run_suite(bench: Bench, runner: Runner | None = None) -> None:
     missing = missing_cells(bench)
     bench.write_suite()
     failed = (runner or here)(bench, missing)
+    bench.write_suite()  # now with the data of every cell
     bench.write_episodes()
     if failed:
         said = "; ".join(f"{cell}: {reason}" for cell, reason in failed.items())

@@ -71,6 +71,7 @@ class Suite:
     seeds: int
     episodes: int
     protocol: Protocol = "last"
+    note: str = ""  # what a reader must know of these results, for the page
 
     def changed(self, **changes: Any) -> Suite:
         """With other tasks or sizes; None leaves one as it is."""
@@ -89,6 +90,14 @@ class Suite:
     def plays_of(self, method: Method) -> dict[str, dict[str, Any]]:
         adapts = self.plays and ALGORITHMS[method.algo]().adaptation is not None
         return self.plays if adapts else ({method.name: {}} if self.episodes else {})
+
+
+def default_play(suite: Suite, method: Method, preset: Literal["paper", "small"]) -> str:
+    """How a method is played if nobody chooses: as it was trained to be or, where no play is that, by the first."""
+    trained = method.algorithm(preset, suite.name).adaptation
+    plays = suite.plays_of(method)
+    same = (p for p, given in plays.items() if trained is not None and replace(trained, **given) == trained)
+    return next(same, next(iter(plays)))
 
 
 def suite_from_json(content: Any, where: str) -> Suite:
@@ -154,6 +163,7 @@ def _suite(name: str, content: dict[str, Any], where: str) -> Suite:
         seeds=int(content["seeds"]),
         episodes=int(content["episodes"]),
         protocol=content.get("protocol", "last"),
+        note=str(content.get("note", "")),
     )
     for method in methods:
         method.algorithm("paper", where)

@@ -1,4 +1,5 @@
-"""The tables of a suite, from what was played: scores, aggregates, who beats whom, and what it cost.
+"""The tables of a suite, from what was played: scores, aggregates, who beats whom, what choosing and training cost, the
+data, and others' scores.
 
 Scores are of the last checkpoint and, where the evaluations hold as many, of the mean of the last six. There is no
 "best checkpoint": nobody knows it without playing, and playing to know it costs episodes (droprl.bench.budget).
@@ -6,20 +7,22 @@ Scores are of the last checkpoint and, where the evaluations hold as many, of th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import get_args
 
 import numpy as np
 
-from droprl.bench.results import Bench
+from droprl.bench.budget import BUDGETS, method_curves
+from droprl.bench.results import WHEN, Bench
 from droprl.bench.suite import label
+from droprl.bench.task_data import data_words
+from droprl.data.tasks import find_task
 from droprl.evaluation.statistics import EXPERT, Aggregate, aggregate, pairwise_improvement, standard_error
+from droprl.report.published import published_scores
 from droprl.report.table import Cell, Number, Table, best_in_bold
 from droprl.train.checkpoints import KEEP
 from droprl.train.storage import write_bytes
 
-WHEN = {1: "last checkpoint", KEEP: f"mean of the last {KEEP} checkpoints"}
 NAMES: dict[Aggregate, str] = {
     "iqm": "IQM",
     "median": "median",
@@ -28,16 +31,6 @@ NAMES: dict[Aggregate, str] = {
 }
 BOLD = "Bold: the best, and all whose range overlaps with that of the best."
 COSTS = {"train_seconds": "training, s", "updates_per_second": "updates a second", "peak_memory_mb": "peak memory, MB"}
-
-
-def runs_of(evaluation: Mapping[str, Any], checkpoints: int = 1) -> np.ndarray | None:
-    """A score a seed, the mean over the episodes of its last checkpoints; None where fewer were played."""
-    of_seed: dict[int, dict[int, float]] = {}
-    for result in evaluation["results"]:
-        of_seed.setdefault(result["seed"], {})[result["step"]] = float(np.mean(result["scores"] or result["returns"]))
-    if any(len(of) < checkpoints for of in of_seed.values()):
-        return None
-    return np.array([np.mean([of[s] for s in sorted(of)[-checkpoints:]]) for _, of in sorted(of_seed.items())])
 
 
 @dataclass(frozen=True)
@@ -68,15 +61,13 @@ def load_scores(bench: Bench, checkpoints: int = 1) -> Scores:
         for play in suite.plays_of(method):
             of_task = {}
             for task in suite.tasks:
-                played = bench.evaluation(task, method, play)
-                found = None if played is None else runs_of(played, checkpoints)
+                played, found = bench.evaluation(task, method, play), bench.scores(task, method, play, checkpoints)
                 if played is not None and found is not None:
                     of_task[task] = found
                     unscored |= {task} if any(result["scores"] is None for result in played["results"]) else set()
             if of_task:
                 runs[label(method, play)] = of_task
-    when = WHEN.get(checkpoints, f"mean of the last {checkpoints} checkpoints")
-    return Scores(suite.title, suite.tasks, when, runs, frozenset(unscored))
+    return Scores(suite.title, suite.tasks, WHEN[checkpoints], runs, frozenset(unscored))
 
 
 def score_table(scores: Scores) -> Table:
@@ -134,7 +125,7 @@ def improvement_table(scores: Scores) -> Table:
 
 
 def cost_table(bench: Bench) -> Table:
-    """A row a task, method and play: what training took, of all seeds together, and what an action takes."""
+    """A row a task, method and play: its score, what training took, of all seeds together, and what an action takes."""
     rows: list[tuple[Cell, ...]] = []
     for task in bench.suite.tasks:
         for method in bench.suite.methods:
@@ -144,10 +135,76 @@ def cost_table(bench: Bench) -> Table:
                 taken = (bench.evaluation(task, method, play) or {}).get("milliseconds_per_action")
                 action = None if taken is None else Number(taken, decimals=2)
                 if cost or action:
-                    rows.append((task, label(method, play), *training, action, cost.get("device", "")))
-    header = ("task", "method", *COSTS.values(), "ms an action", "device")
+                    score = _mean(bench.scores(task, method, play))
+                    rows.append((task, label(method, play), score, *training, action, cost.get("device", "")))
+    header = ("task", "method", f"score, {WHEN[1]}", *COSTS.values(), "ms an action", "device")
     note = "Training is of all seeds together, compiling and saving included."
     return Table(f"{bench.suite.title}: cost", header, tuple(rows), note)
+
+
+def budget_table(bench: Bench) -> Table | None:
+    """A row a method: its score after so many episodes spent on choosing; None where there is nothing to choose."""
+    curves = method_curves(bench)
+    rows: list[tuple[Cell, ...]] = []
+    for name, curve in curves.items():
+        ranged = curve.seeds.shape[1] > 1
+        found = zip(curve.score.tolist(), curve.low.tolist(), curve.high.tolist(), strict=True)
+        scores = [Number(value, (low, high) if ranged else None) for value, low, high in found]
+        rows.append((name, Number(curve.candidates, decimals=0), Number(curve.most, decimals=0), *scores))
+    header = ("method", "candidates", "episodes to choose by", *map(str, BUDGETS))
+    note = (
+        "A seed chooses among its own candidates, played checkpoints × plays: without an episode the last checkpoint, "
+        "played as the method is by default; otherwise the highest mean over so many episodes, spent in turn. Half of "
+        "the recorded episodes choose and the other half judge: the mean over many splits, then over seeds and tasks, "
+        "with its 95 % interval over seeds alone: with few recorded episodes a score may fall by chance. A budget past "
+        "the episodes to choose by is given these and no more."
+    )
+    title = f"{bench.suite.title}: score after so many episodes spent on choosing"
+    return Table(title, header, tuple(rows), note) if rows else None
+
+
+def data_table(bench: Bench) -> Table:
+    """A row for the data of each task; where methods learned from different data, a row for each of them."""
+    rows: list[tuple[Cell, ...]] = []
+    for task in bench.suite.tasks:
+        for r in bench.data_of(task):
+            sizes = Number(r["steps"], decimals=0), Number(r["episodes"], decimals=0)
+            rows.append((task, r["source"], *sizes, r["origin"] or "not said", r["fingerprint"]))
+    header = ("task", "data", "steps", "episodes", "origin", "fingerprint")
+    note = "The fingerprint is of the arrays that were learned from; suite.json has the SHA-256 of every file."
+    return Table(f"{bench.suite.title}: data", header, tuple(rows), note)
+
+
+def published_table(bench: Bench) -> Table | None:
+    """Our scores, and below them what others published on other data for tasks of the same name."""
+    tasks, ours = bench.suite.tasks, load_scores(bench)
+    others = published_scores([known_name(bench, task) for task in tasks])
+    if not (others and ours.runs) or ours.unscored:
+        return None
+    rows: list[tuple[Cell, ...]] = [
+        ("here", name, *(_mean(of.get(task)) for task in tasks)) for name, of in ours.runs.items()
+    ]
+    for i, table in enumerate(others, 1):
+        rows += [(f"({i})", method, *map(_as_published, cells)) for method, cells in table.rows]
+    sources = " ".join(f"({i}) {t.table}: {t.source}, D4RL {t.version}." for i, t in enumerate(others, 1))
+    note = (
+        f"Here: {data_words(bench).beside}; {ours.when}, mean ± standard error over seeds. Others were measured on "
+        f"other data, D4RL's own files, by other code, and are not comparable with ours: {sources}"
+    )
+    return Table(f"{bench.suite.title}: beside published scores", ("source", "method", *tasks), tuple(rows), note)
+
+
+def _as_published(cell: tuple[float, float | None] | None) -> Cell:
+    if cell is None:
+        return None
+    mean, deviation = cell
+    return Number(mean, None if deviation is None else (mean - deviation, mean + deviation), "error")
+
+
+def known_name(bench: Bench, task: str) -> str:
+    """The name without its version by which others call the task's data."""
+    known = find_task((bench.any_evaluation(task) or {}).get("dataset", task))
+    return known.name if known else task
 
 
 def suite_tables(bench: Bench) -> dict[str, Table]:
@@ -159,8 +216,13 @@ def suite_tables(bench: Bench) -> dict[str, Table]:
             found[f"scores-{ending}"] = score_table(scores)
             found[f"aggregates-{ending}"] = aggregate_table(scores)
             found[f"improvement-{ending}"] = improvement_table(scores)
-    costs = cost_table(bench)
-    return found | ({"costs": costs} if costs.rows else {})
+    more = {
+        "budget": budget_table(bench),
+        "published": published_table(bench),
+        "costs": cost_table(bench),
+        "data": data_table(bench),
+    }
+    return found | {name: table for name, table in more.items() if table is not None and table.rows}
 
 
 def write_tables(bench: Bench) -> dict[str, Table]:

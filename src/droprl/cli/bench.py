@@ -46,6 +46,8 @@ class BenchOptions:
     """Other than the suite's."""
     episodes: int | None = None
     """Other than the suite's."""
+    note: str | None = None
+    """What a reader must know of these results, for the page: in place of the suite's own."""
     workers: int = 1
     """Trainings at once on this machine, each in a process of its own."""
     ray: str | None = None
@@ -67,8 +69,8 @@ def bench(words: list[str]) -> None:
     if "--ray" in words and (words[words.index("--ray") + 1 :] or ["--"])[0].startswith("--"):
         words.insert(words.index("--ray") + 1, HERE)
     options = parse(BenchOptions, "bench", words)
-    changes = {"tasks": options.tasks, "seeds": options.seeds, "steps": options.steps, "episodes": options.episodes}
-    suite = load_suite(options.suite).changed(**changes)
+    names = ("tasks", "seeds", "steps", "episodes", "note")
+    suite = load_suite(options.suite).changed(**{name: getattr(options, name) for name in names})
     suite = suite if options.methods is None else suite.only(options.methods)
     made = Bench(suite, options.out or Path("bench") / suite.name, options.data, options.preset)
     if not options.draw:

@@ -10,7 +10,8 @@ import tyro
 from rich.console import Console
 
 from droprl.bench import SUITES, Bench, load_bench, load_suite
-from droprl.bench.report import build_suite_report
+from droprl.bench.report import as_played, build_suite_report
+from droprl.bench.tables import write_tables
 from droprl.cli.options import parse, use_compilation_cache
 from droprl.errors import DropError
 from droprl.report import write_report
@@ -22,7 +23,7 @@ from droprl.train import Run
 @dataclass(frozen=True)
 class ReportOptions:
     """One self-contained HTML page: for runs of one dataset their scores, curves, sub-tasks, diagnostics and z on its
-    walk; for the folder of a suite all its tasks and methods side by side."""
+    walk; for the folder of a suite all its tasks and methods side by side, with every table as CSV and LaTeX."""
 
     runs: tyro.conf.Positional[tuple[Path, ...]]
     """Run directories, evaluated before; or one folder that `drop bench` made."""
@@ -31,7 +32,10 @@ class ReportOptions:
     suite: str | None = None
     """Which suite the folder is of, where neither a suite.json in it nor its name says so: a name or a .toml file."""
     data: Path | None = None
-    """Of a suite: the folder with TASK.hdf5, only to see whether the files call themselves regenerated."""
+    """Of a suite that did not record its data: the folder with TASK.hdf5, to see whether the files call themselves
+    regenerated."""
+    note: str | None = None
+    """Of a suite: what a reader must know, in place of the suite's own note."""
     episode: bool = True
     """Of a suite: play an episode of DROP's for the picture of its embedding."""
 
@@ -48,8 +52,9 @@ def report(words: list[str]) -> None:
         if bench is not None:
             if len(options.runs) > 1:
                 raise DropError("one page shows one suite: give one folder, or run directories alone")
-            bench = replace(bench, data=options.data)
+            bench = replace(bench, data=options.data, suite=bench.suite.changed(note=options.note))
             write_suite_report(build_suite_report(bench, command, episode=options.episode), page)
+            write_tables(as_played(bench))
         else:
             write_report(build_report(_runs_of_one_dataset(options.runs), command), page)
     print(f"{page} is written")

@@ -18,7 +18,8 @@ from droprl.report import svg
 from droprl.report.contents import Chart, ScoreRow, Series, SubTaskReturns
 
 WIDTH, HEIGHT = 420.0, 250.0  # close to the width of a phone, so that 12 units of text stay readable there
-SERIES_COLOURS = 7  # .s0 to .s6 in page.css
+SERIES_COLOURS = 10  # .s0 to .s9 in page.css
+PANEL_WIDTH, PANEL_HEIGHT = 320.0, 210.0  # of a chart that stands beside two others
 _MOST_POINTS = 480  # per line; more cannot be told apart at this width
 _SINGLE_POINTS_UP_TO = 200  # sub-tasks that can be pointed at one by one
 _SHADES = 32
@@ -76,7 +77,13 @@ def line_chart(chart: Chart, width: float = WIDTH, height: float = HEIGHT) -> tu
     series = [_thin(s) for s in chart.series]
     every_y = [v for s in series for part in (s.y, s.low or [], s.high or []) for v in part]
     xs = [v for s in series for v in s.x]
-    area = frame(xs, every_y, log_y=chart.log_y, width=width, bottom=height - 22, x_ticks=5 if width == WIDTH else 10)
+    bottom, x_ticks, padding = height - 22, min(int(width // 80), 10), 0.04 if chart.places else 0.015
+    area = frame(
+        xs, every_y, log_y=chart.log_y, width=width, bottom=bottom, x_ticks=x_ticks, x_padding=padding,
+        show_x=not chart.places,
+    )  # fmt: skip
+    marked = [(area.x(i), text) for i, text in enumerate(chart.places)]
+    names = "".join(svg.text(x, bottom + 17, text, "tick", "middle") for x, text in marked if x is not None)
     bands, lines, marks = [], [], []
     for i, s in enumerate(series):
         colour, shape = _look(s, i)
@@ -95,12 +102,13 @@ def line_chart(chart: Chart, width: float = WIDTH, height: float = HEIGHT) -> tu
         shapes = "".join(svg.marker(shape, x, y) for x, y in chosen if x is not None and y is not None)
         marks.append(f'<path class="mark {css}" d="{shapes}"/>')
     cursor = '<path class="cursor" d="" />'
-    body = area.axes + "".join(bands) + "".join(lines) + "".join(marks) + cursor
+    body = area.axes + names + "".join(bands) + "".join(lines) + "".join(marks) + cursor
     data = {
         "x": [area.x.low, area.x.high, area.x.start, area.x.end],
         "y": [area.y.start, area.y.end],
         "width": width,
         "label": chart.x_label,
+        "places": list(chart.places),
         "series": [
             {"label": s.label}
             | {k: [svg.nullable(v) for v in part] for k, part in _parts(s).items() if part is not None}
@@ -144,8 +152,8 @@ def _thin(s: Series) -> Series:
 
 
 def _look(s: Series, index: int) -> tuple[int, int]:
-    """The number of its colour and that of its mark."""
-    return s.look or (index, index)
+    """The number of its colour and that of its mark; one that shares its colour has another mark."""
+    return (s.look[0], sum(s.look)) if s.look else (index, index)
 
 
 def _dashes(s: Series) -> str:

@@ -60,6 +60,8 @@ class Chart:
     series: list[Series]
     note: str = ""
     log_y: bool = False  # values that are not positive become gaps, and the figure says how many
+    panel: tuple[str, str] | None = None  # where several show the same: what they show, and what tells this one apart
+    places: tuple[str, ...] = ()  # what is written at x = 0, 1, 2, …, for an x that is not to scale
 
 
 @dataclass(frozen=True)

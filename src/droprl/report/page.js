@@ -44,7 +44,7 @@
       if (x === undefined) return;
       put(cursor, `M${at(x)} ${data.y[0]}V${data.y[1]}`);
       const head = document.createElement("b");
-      head.textContent = `${data.label} ${show(x)}`;
+      head.textContent = `${data.label} ${data.places[x] ?? show(x)}`;
       const rows = data.series.map((s) => {
         let i = s.x.indexOf(x);
         if (i < 0) {

@@ -46,6 +46,7 @@ class Header:
     notes: Sequence[str]
     facts: Sequence[tuple[str, str]]
     command: str
+    note: str = ""  # in the makers' own words, under the subtitle
 
 
 def whole_page(header: Header, sections: Sequence[Section]) -> str:
@@ -101,6 +102,7 @@ def _header(top: Header, sections: Sequence[tuple[str, str]]) -> str:
         [
             f'<header><p class="eyebrow">{escape(top.kind)}</p><h1>{escape(top.title)}</h1>',
             f'<p class="subtitle">{escape(top.subtitle)}</p>' if top.subtitle else "",
+            f'<p class="note">{escape(top.note)}</p>' if top.note else "",
             f'<nav aria-label="Sections"><ul>{links}</ul></nav>' if len(sections) > 1 else "",
             f'<aside aria-label="Notes"><ul>{notes}</ul></aside>' if notes else "",
             f'<dl class="facts">{facts}</dl>' if facts else "",
@@ -179,6 +181,23 @@ def interval(low: float, high: float, decimals: int) -> str:
 
 def chart_grid(several: Sequence[Chart], figures: Numbering) -> str:
     return f'<div class="figures">{"".join(chart_figure(c, figures) for c in several)}</div>' if several else ""
+
+
+def panels_figure(title: str, several: Sequence[Chart], figures: Numbering) -> str:
+    """Charts that show the same, side by side under one legend: series of one label must look alike in all of them."""
+    series = {s.label: s for chart in several for s in chart.series}
+    keys = "".join(f"<li>{charts.legend_key(i, s)}{escape(s.label)}</li>" for i, s in enumerate(series.values()))
+    panels = "".join(
+        f"<div><h4>{escape(chart.panel[1] if chart.panel else chart.title)}</h4>"
+        f"{_plot(chart, *charts.line_chart(chart, charts.PANEL_WIDTH, charts.PANEL_HEIGHT), '')}</div>"
+        for chart in several
+    )
+    first = several[0]
+    return (
+        f'<figure class="full"><h3>{figures.figure()} {escape(title)}</h3><ul class="legend">{keys}</ul>'
+        f'<p class="y-label">{escape(first.y_label)}, against {escape(first.x_label)}</p>'
+        f'<div class="panels">{panels}</div><figcaption>{escape(first.note)}</figcaption></figure>'
+    )
 
 
 def chart_figure(chart: Chart, figures: Numbering, full: bool = False) -> str:

@@ -60,11 +60,36 @@ class Cost:
     """What an entry costs: training as its method's runs measured it, an action as it was played. NaN: not known."""
 
     entry: Entry
+    score: Estimate | None  # over all tasks
     train_seconds: float
     updates_per_second: float
     peak_memory_mb: float
     milliseconds_per_action: float
     device: str = ""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a method is expected to score after so many episodes spent on choosing among its candidates."""
+
+    method: str
+    place: int  # of the method in the suite, which gives its colour
+    candidates: int
+    most: int  # episodes that there are to choose by
+    values: list[Estimate]  # as many as `SuiteReport.budgets`
+    capped: list[bool]  # where a budget has more episodes than there are
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """What the methods learned from on a task."""
+
+    task: str
+    source: str
+    origin: str
+    steps: int
+    episodes: int
+    fingerprint: str
 
 
 @dataclass(frozen=True)
@@ -82,8 +107,10 @@ class SuiteReport:
     """The whole page. An empty part is left out of it."""
 
     title: str
+    note: str  # in the makers' own words
     claim: str  # the paper's, in words
     command: str
+    when: str  # of which checkpoints all scores are, but for those that are called late
     score_unit: str
     facts: list[tuple[str, str]]
     notes: list[str]
@@ -93,8 +120,13 @@ class SuiteReport:
     scores: list[TaskScores]
     statistics: list[str] = field(default_factory=list)
     aggregates: list[Aggregate] = field(default_factory=list)
+    late_when: str = ""
+    late_scores: list[TaskScores] = field(default_factory=list)
+    late_aggregates: list[Aggregate] = field(default_factory=list)
     profile: Chart | None = None
     improvements: Improvements | None = None
+    budgets: tuple[int, ...] = ()
+    budget_rows: list[Budget] = field(default_factory=list)
     curves: list[Chart] = field(default_factory=list)
     more_curves: list[Chart] = field(default_factory=list)  # folded away
     walks_of: str = ""  # which run the episode belongs to
@@ -103,11 +135,14 @@ class SuiteReport:
     predictions: list[Predictions] = field(default_factory=list)
     published: list[PublishedTable] = field(default_factory=list)
     costs: list[Cost] = field(default_factory=list)
+    data_rows: list[TaskData] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        for row in self.scores:
+        for row in (*self.scores, *self.late_scores):
             _as_many(f"scores of {row.task}", row.cells, self.entries)
-        for aggregate in self.aggregates:
+        for budget in self.budget_rows:
+            _as_many(f"budgets of {budget.method}", budget.values, self.budgets)
+        for aggregate in (*self.aggregates, *self.late_aggregates):
             _as_many(f"aggregates of {aggregate.entry.name}", aggregate.values, self.statistics)
         for table in self.published:
             for method, cells in table.rows:

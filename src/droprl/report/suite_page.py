@@ -9,6 +9,7 @@ from pathlib import Path
 
 from droprl.evaluation.statistics import Estimate
 from droprl.report import charts, svg
+from droprl.report.contents import Chart, Series
 from droprl.report.page import ranking_figure
 from droprl.report.parts import (
     Header,
@@ -19,13 +20,14 @@ from droprl.report.parts import (
     figure,
     interval,
     interval_figure,
+    panels_figure,
     verdict,
     walks_figure,
     whole_page,
     write_page,
 )
 from droprl.report.suite_charts import improvement_matrix, prediction_chart
-from droprl.report.suite_contents import Entry, PublishedTable, SuiteReport, TaskScores
+from droprl.report.suite_contents import Aggregate, Budget, Entry, PublishedTable, SuiteReport, TaskScores
 
 
 def write_suite_report(report: SuiteReport, path: str | Path) -> Path:
@@ -36,16 +38,18 @@ def render_suite(report: SuiteReport) -> str:
     numbers = Numbering()
     claim = f"The paper’s claim: {report.claim}" if report.claim else ""
     return whole_page(
-        Header("DROP suite", report.title, claim, report.notes, report.facts, report.command),
+        Header("DROP suite", report.title, claim, report.notes, report.facts, report.command, report.note),
         [
             ("overall", "All tasks together", _overall(report, numbers)),
             ("scores", "Task by task", _scores(report, numbers)),
             ("profiles", "How the runs are spread", _profiles(report, numbers)),
             ("improvement", "Which is likely to be better", _improvement(report, numbers)),
+            ("budget", "What choosing costs", _budget(report, numbers)),
             ("learning", "Learning curves", _curves(report, numbers)),
             ("walks", "The embedding during an episode", _walks(report, numbers)),
             ("published", "Beside published scores", _published(report, numbers)),
             ("costs", "What it costs", _costs(report, numbers)),
+            ("data", "The data", _data(report, numbers)),
         ],
     )
 
@@ -59,7 +63,7 @@ def _overall(report: SuiteReport, numbers: Numbering) -> str:
         return ""
     values = [row.iqm for row in rows]
     best = charts.highest(values)
-    title = f"Every run of {counted(len(report.scores), 'task')}, and the interval they support"
+    title = f"Every run of {counted(len(report.scores), 'task')}, {report.when}, and the interval they support"
     dots = "single runs, each the mean of a seed’s episodes on one task"
     chart = interval_figure(rows, best, report.score_unit, numbers, title, dots, "IQM over all runs")
     return verdict(rows, values, best, "IQM") + chart
@@ -90,10 +94,9 @@ def _name(entry: Entry) -> str:
 
 
 def _table(css: str, caption: str, head: tuple[str, Sequence[tuple[str, str]]], body: str) -> str:
-    columns = len(head[1])
     return (
-        f'<div class="scroll"><table class="grid {css}" style="--columns:{columns}"><caption>{caption}</caption>'
-        f"{_head(*head)}<tbody>{body}</tbody></table></div>"
+        f'<div class="scroll"><table class="grid {css}" style="--columns:{len(head[1])}">'
+        f"<caption><span>{caption}</span></caption>{_head(*head)}<tbody>{body}</tbody></table></div>"
     )
 
 
@@ -119,13 +122,18 @@ def _scores(report: SuiteReport, numbers: Numbering) -> str:
     if not report.scores:
         return ""
     decimals = svg.decimals_for(c.value for row in report.scores for c in row.cells if c is not None)
-    rows = "".join(_score_row(row, report.entries, decimals) for row in report.scores)
-    caption = (
-        f"{numbers.table()} {escape(report.score_unit)}: the mean over all episodes, and its 95 % interval over "
-        "seeds and episodes. Bold: the highest of a task. Shaded: those whose interval meets that of the highest."
+    css, head = "cards many" if len(report.entries) > 6 else "cards", [(e.method, e.play or "") for e in report.entries]
+
+    def table(scores: Sequence[TaskScores], when: str, more: str, css: str) -> str:
+        rows = "".join(_score_row(row, report.entries, decimals) for row in scores)
+        return _table(css, f"{numbers.table()} {escape(report.score_unit)}, {when}{more}", ("Task", head), rows)
+
+    how = (
+        ": the mean over the episodes, and its 95 % interval over seeds and episodes. Bold: the highest of a task. "
+        "Shaded: those whose interval meets that of the highest."
     )
-    css = "cards many" if len(report.entries) > 6 else "cards"
-    return _table(css, caption, ("Task", [(e.method, e.play or "") for e in report.entries]), rows)
+    first = table(report.scores, report.when, how, css)
+    return first + (table(report.late_scores, report.late_when, ".", f"{css} below") if report.late_scores else "")
 
 
 def _score_row(row: TaskScores, entries: Sequence[Entry], decimals: int) -> str:
@@ -150,17 +158,24 @@ def _profiles(report: SuiteReport, numbers: Numbering) -> str:
     if not report.aggregates:
         return chart
     decimals = svg.decimals_for(v.value for a in report.aggregates for v in a.values)
-    rows = "".join(
-        f'<tr><th scope="row">{_name(a.entry)}</th>'
-        + "".join(_estimate(v, decimals, s) for v, s in zip(a.values, report.statistics, strict=True))
-        + "</tr>"
-        for a in report.aggregates
+
+    def table(aggregates: Sequence[Aggregate], when: str, more: str) -> str:
+        rows = "".join(
+            f'<tr><th scope="row">{_name(a.entry)}</th>'
+            + "".join(_estimate(v, decimals, s) for v, s in zip(a.values, report.statistics, strict=True))
+            + "</tr>"
+            for a in aggregates
+        )
+        return _table(
+            "below", f"{numbers.table()} {more} {when}.", ("Method", [(s, "") for s in report.statistics]), rows
+        )
+
+    how = (
+        "Four ways to say it in one number, over all runs of all tasks, with 95 % intervals. The optimality gap is "
+        "what is missing to 100: less is better. Scores:"
     )
-    caption = (
-        f"{numbers.table()} Four ways to say it in one number, over all runs of all tasks, with 95 % intervals. The "
-        "optimality gap is what is missing to 100: less is better."
-    )
-    return chart + _table("below", caption, ("Method", [(s, "") for s in report.statistics]), rows)
+    chart += table(report.aggregates, report.when, how)
+    return chart + (table(report.late_aggregates, report.late_when, "The same:") if report.late_aggregates else "")
 
 
 def _improvement(report: SuiteReport, numbers: Numbering) -> str:
@@ -177,15 +192,76 @@ def _improvement(report: SuiteReport, numbers: Numbering) -> str:
     )
 
 
+# ---- what choosing costs
+
+
+def _budget(report: SuiteReport, numbers: Numbering) -> str:
+    rows = report.budget_rows
+    if not rows:
+        return ""
+    places = tuple(map(str, report.budgets))
+    series = [
+        Series(
+            row.method,
+            [float(i) for i in range(len(places))],
+            *([getattr(value, part) for value in row.values] for part in ("value", "low", "high")),
+            look=(row.place, 0),
+        )
+        for row in rows
+    ]
+    note = (
+        "The mean over seeds and tasks. Bands: 95 % intervals over seeds, not over the recorded episodes; with few of "
+        "these a curve may fall by chance. Places are not to scale."
+    )
+    title = "Expected score of the chosen candidate"
+    chart = Chart(title, "online episodes spent on choosing", report.score_unit, series, note, places=places)
+    lead = (
+        '<p class="lead">A training run leaves several candidates: its checkpoints, under each way to play. Which is '
+        "the best is not known for free. Without an episode it is the last checkpoint, played as the method is by "
+        "default.</p>"
+    )
+    caption = (
+        f"{numbers.table()} The same in numbers. A seed chooses among its own candidates, which play in turn: the one "
+        "with the highest mean. Half of the recorded episodes choose, the other half judge. Grey: there are fewer "
+        "episodes to choose by than the budget has, and the score is that after all of them."
+    )
+    head = [("Candidates", ""), ("Episodes to choose by", ""), *(("Score after so many", place) for place in places)]
+    decimals = svg.decimals_for(v.value for row in rows for v in row.values)
+    body = "".join(_budget_row(row, places, decimals) for row in rows)
+    return lead + chart_figure(chart, numbers, full=True) + _table("cards below", caption, ("Method", head), body)
+
+
+def _budget_row(row: Budget, places: Sequence[str], decimals: int) -> str:
+    counts = _two_lines(f"{row.candidates:,}", "", "Candidates") + _two_lines(
+        f"{row.most:,}", "", "Episodes to choose by"
+    )
+    scores = "".join(
+        _estimate(value, decimals, f"Score after {place}", "capped" if capped else "")
+        for value, capped, place in zip(row.values, row.capped, places, strict=True)
+    )
+    return f'<tr><th scope="row"><span class="method">{escape(row.method)}</span></th>{counts}{scores}</tr>'
+
+
 # ---- runs
 
 
 def _curves(report: SuiteReport, numbers: Numbering) -> str:
-    first = chart_grid(report.curves, numbers)
+    first = _panels_or_charts(report.curves, numbers)
     if not report.more_curves:
         return first
-    more = chart_grid(report.more_curves, numbers)
+    more = _panels_or_charts(report.more_curves, numbers)
     return f"{first}<details><summary>{counted(len(report.more_curves), 'more curve')}</summary>{more}</details>"
+
+
+def _panels_or_charts(several: Sequence[Chart], numbers: Numbering) -> str:
+    """What was measured on several tasks is one figure; what was on one stands beside others of that kind."""
+    groups = {
+        chart.panel[0]: [c for c in several if c.panel and c.panel[0] == chart.panel[0]]
+        for chart in several
+        if chart.panel
+    }
+    drawn = "".join(panels_figure(title, of, numbers) for title, of in groups.items() if len(of) > 1)
+    return drawn + chart_grid([c for c in several if c.panel is None or len(groups[c.panel[0]]) == 1], numbers)
 
 
 def _walks(report: SuiteReport, numbers: Numbering) -> str:
@@ -225,7 +301,9 @@ def _published(report: SuiteReport, numbers: Numbering) -> str:
         '<p class="lead">These were measured on other data, by other code. They say where the field stands, not which '
         "line of this table is better.</p>"
     )
-    caption = f"{numbers.table()} Mean score, and its deviation over seeds where one was published."
+    caption = (
+        f"{numbers.table()} Mean score, and its deviation over seeds where one was published. Ours: {report.when}."
+    )
     return lead + _table("others", caption, ("Method", columns), groups)
 
 
@@ -264,14 +342,37 @@ def _costs(report: SuiteReport, numbers: Numbering) -> str:
         ("ms per action", [c.milliseconds_per_action for c in report.costs]),
     ]
     shown = [(name, values) for name, values in columns if svg.finite(values)]
+    scored = any(cost.score is not None for cost in report.costs)
     devices = list(dict.fromkeys(c.device for c in report.costs if c.device))
     rows = "".join(
         f'<tr><th scope="row">{_name(cost.entry)}</th>'
+        + (_estimate(cost.score, 1, "IQM") if scored else "")
         + "".join(_two_lines(svg.short(values[i]), "", name) for name, values in shown)
         + "</tr>"
         for i, cost in enumerate(report.costs)
     )
     trained = " Training counts all seeds together." if svg.finite(columns[0][1]) else ""
     where = f" Trained on {escape(', '.join(devices))}." if devices else ""
-    caption = f"{numbers.table()} The median over the tasks.{trained}{where}"
-    return _table("", caption, ("Method", [(name, "") for name, _ in shown]), rows)
+    beside = f" The IQM is over all runs, {report.when}." if scored else ""
+    caption = f"{numbers.table()} The median over the tasks.{trained}{where}{beside}"
+    return _table("cards", caption, ("Method", [("IQM", "")] * scored + [(name, "") for name, _ in shown]), rows)
+
+
+def _data(report: SuiteReport, numbers: Numbering) -> str:
+    if not report.data_rows:
+        return ""
+    columns = ("Learned from", "Steps", "Episodes", "Fingerprint")
+    rows = "".join(
+        f'<tr><th scope="row">{escape(of.task)}</th>'
+        + _two_lines(escape(of.source), escape(of.origin), columns[0], "words")
+        + _two_lines(f"{of.steps:,}", "", columns[1])
+        + _two_lines(f"{of.episodes:,}", "", columns[2])
+        + _two_lines(f"<code>{escape(of.fingerprint)}</code>", "", columns[3])
+        + "</tr>"
+        for of in report.data_rows
+    )
+    caption = (
+        f"{numbers.table()} What the methods learned from, and what it says of its origin. The fingerprint is of the "
+        "arrays; suite.json has the SHA-256 of every file."
+    )
+    return _table("cards sources", caption, ("Task", [(name, "") for name in columns]), rows)

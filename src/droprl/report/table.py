@@ -16,6 +16,8 @@ from rich.text import Text
 from droprl.report.svg import number
 
 UNKNOWN = "–"
+LATEX_WIDTH = 78  # characters of \small that an article's page has across, about
+LATEX_WORDS = 34  # of them a column of words has at most; longer ones are broken into lines
 
 
 @dataclass(frozen=True)
@@ -92,14 +94,31 @@ class Table:
         return f"**{self.title}**\n\n{body}" + (f"\n{self.note}\n" if self.note else "")
 
     def to_latex(self) -> str:
-        """A floating table; the document needs \\usepackage{booktabs}."""
+        """A floating table, in several parts one below the other where it is wider than a page; the document needs
+        \\usepackage{booktabs}."""
+        parts = "\n\n  \\medskip\n".join(map(self._tabular, self._parts()))
+        note = f"\n\n  \\smallskip\n  {{\\footnotesize {latex_escaped(self.note)}}}" if self.note else ""
+        return (
+            "% needs \\usepackage{booktabs}\n\\begin{table}\n  \\centering\\small\\setlength{\\tabcolsep}{4pt}\n"
+            f"  \\caption{{{latex_escaped(self.title)}}}\n{parts}{note}\n\\end{{table}}\n"
+        )
 
-        def said(cell: Cell) -> str:
-            text = latex_escaped(_plain(cell))
-            return f"\\textbf{{{text}}}" if isinstance(cell, Number) and cell.bold else text
+    def _parts(self) -> list[list[int]]:
+        """Columns that fit beside each other. Every part begins with the columns of words at the left."""
+        right = self._right()
+        lead = list(range(right.index(True) if True in right else 1))
+        cells = [(name, *of) for name, of in zip(self.columns, self._by_column(), strict=True)]
+        widths = [2 + max(map(_latex_width, of)) for of in cells]
+        parts = [lead]
+        for i in range(len(lead), len(widths)):
+            if len(parts[-1]) > len(lead) and sum(widths[j] for j in parts[-1]) + widths[i] > LATEX_WIDTH:
+                parts.append(lead)
+            parts[-1] = [*parts[-1], i]
+        return parts
 
+    def _tabular(self, columns: Sequence[int]) -> str:
         def line(cells: Sequence[Cell]) -> str:
-            text = " & ".join(map(said, cells))
+            text = " & ".join(_latex(cells[i]) for i in columns)
             return f"    {'{}' if text.startswith(('[', '*')) else ''}{text} \\\\"  # which \\ would take for its own
 
         body = [line(row) for row in self.rows]
@@ -107,21 +126,21 @@ class Table:
             body.insert(-1, "    \\midrule")
         return "\n".join(
             [
-                "% needs \\usepackage{booktabs}",
-                "\\begin{table}",
-                "  \\centering\\small\\setlength{\\tabcolsep}{4pt}",
-                f"  \\caption{{{latex_escaped(self.title)}}}",
-                f"  \\begin{{tabular}}{{{''.join('r' if right else 'l' for right in self._right())}}}",
+                f"  \\begin{{tabular}}{{{''.join(self._alignment(i) for i in columns)}}}",
                 "    \\toprule",
                 line(self.columns),
                 "    \\midrule",
                 *body,
                 "    \\bottomrule",
                 "  \\end{tabular}",
-                *([f"\n  \\smallskip\n  {{\\footnotesize {latex_escaped(self.note)}}}"] if self.note else []),
-                "\\end{table}\n",
             ]
         )
+
+    def _alignment(self, column: int) -> str:
+        words = [self.columns[column], *map(_plain, self._by_column()[column])]
+        if self._right()[column]:
+            return "r"
+        return "l" if max(map(len, words)) <= LATEX_WORDS else f"p{{{LATEX_WORDS / LATEX_WIDTH:.2f}\\linewidth}}"
 
     def to_rich(self) -> RichTable:
         table = RichTable(
@@ -150,6 +169,22 @@ class Table:
 
 def _plain(cell: Cell) -> str:
     return UNKNOWN if cell is None else " ".join(str(cell).split())
+
+
+def _latex(cell: Cell) -> str:
+    """The range of a number is small: what is read first is the number."""
+    text = latex_escaped(_plain(cell))
+    if not isinstance(cell, Number):
+        return text
+    value, _, ends = text.partition(" ")
+    value = f"\\textbf{{{value}}}" if cell.bold else value
+    return f"{value} {{\\scriptsize {ends}}}" if ends else value
+
+
+def _latex_width(cell: Cell) -> float:
+    """In characters of its size; those of a range are smaller."""
+    value, _, ends = _plain(cell).partition(" ")
+    return len(value) + 0.75 * len(ends) if isinstance(cell, Number) else min(len(_plain(cell)), LATEX_WORDS)
 
 
 _NAMES = (

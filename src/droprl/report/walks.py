@@ -188,7 +188,7 @@ def _traces(walk: EmbeddingWalk, shared: SharedScales, low: bool) -> tuple[str, 
     if shared.ranks:
         starts = [float(n) if n >= 0 else math.nan for n in walk.start_of_path]
         rows.append(("n of the sub-task that z* rose from", starts, shared.ranks))
-    panels, parts, top = [], [], 0.0
+    panels, parts, names, top = [], [], [], 0.0
     for i, (title, values, range_of) in enumerate(rows):
         bottom = top + 24 + heights[i]
         ranks = i == 2
@@ -198,7 +198,8 @@ def _traces(walk: EmbeddingWalk, shared: SharedScales, low: bool) -> tuple[str, 
         )  # fmt: skip
         drawn = area.points(steps, values)
         data = svg.dots(drawn) if ranks else svg.polyline(drawn)
-        parts.append(svg.text(0, top + 13, title, "label") + area.axes)
+        names.append(svg.text(0, top + 13, title, "label"))
+        parts.append(area.axes)
         parts.append(f'<path class="{"rose" if ranks else "trace"}" d="{data}"/>')
         panels.append(area)
         top = bottom + 10
@@ -206,5 +207,6 @@ def _traces(walk: EmbeddingWalk, shared: SharedScales, low: bool) -> tuple[str, 
     parts.append(
         f'<path class="cursor" data-from="24" data-to="{top - 10:.0f}"/>' + '<path class="reading"/>' * len(panels)
     )
+    parts += names  # last, with a rim: the cursor must not cross them out
     label = f"Score and reward so far over {len(walk.path)} steps under the rule {walk.rule}"
     return svg.drawing(WIDTH, top + 30, label, "".join(parts), "traces"), panels

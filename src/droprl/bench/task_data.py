@@ -1,0 +1,140 @@
+"""Where a task's data is found, and the record of what was learned from.
+
+A cell writes the record, suite.json keeps it, the page says it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import h5py
+
+from droprl.bench.results import Bench
+from droprl.data import Dataset, load_dataset
+from droprl.data.d4rl import HDF5_SUFFIXES
+from droprl.data.maze import MAZES, env_id, make_maze_dataset
+from droprl.errors import DropError
+
+MAZE_STEPS = 100_000  # of the mazes that are made on the spot
+MADE = "regenerated on the spot: walks of scripted controllers"
+
+
+def find_task_data(task: str, data: Path | None) -> Dataset:
+    """What `task_source` found; a maze that is nowhere is made."""
+    source = task_source(task, data)
+    return make_maze_dataset(task, MAZE_STEPS, seed=0) if source is None else load_dataset(source)
+
+
+def task_source(task: str, data: Path | None) -> str | None:
+    """FOLDER/TASK.hdf5, each part of it where several are joined with +; None for a maze that is to be made.
+
+    Where X-medium-expert has no file of its own, X-medium and X-expert are joined.
+    """
+    for name in (task, re.sub(r"^(\w+)-medium-expert$", r"\1-medium+\1-expert", task)):
+        files = [data / f"{part}.hdf5" for part in name.split("+")] if data is not None else []
+        if files and all(file.exists() for file in files):
+            return "+".join(map(str, files))
+    if task in MAZES:
+        return None
+    if Path(task).exists() or "/" in task:
+        return task
+    where = f"{data} has no {task}.hdf5" if data is not None else "say where its file is with --data FOLDER"
+    raise DropError(f"task {task}: {where}")
+
+
+# --- the record ---
+
+
+@dataclass(frozen=True)
+class DataRecord:
+    """What tells a method's data from other data of the same name. No path: it would say nothing elsewhere."""
+
+    source: str  # names of files, a Minari id, or what was made
+    sha256: dict[str, str]  # of each file
+    origin: str | None  # what the files say of themselves
+    made: bool  # on the spot
+    fingerprint: str  # of the arrays, as in a run's config.json
+    steps: int
+    episodes: int
+
+
+def data_record(source: str | None, dataset: Dataset) -> DataRecord:
+    """`source` as `task_source` found it."""
+    parts = [] if source is None else source.split("+")
+    files = [Path(part) for part in parts if Path(part).is_file()]
+    names = [Path(part).name if Path(part).is_file() else part for part in parts]
+    return DataRecord(
+        source=" + ".join(names) or f"made: {dataset.name}, seed 0",
+        sha256={file.name: _sha256(file) for file in files},
+        origin=MADE if source is None else origin_of_files(files),
+        made=source is None,
+        fingerprint=dataset.fingerprint,
+        steps=dataset.n_steps,
+        episodes=dataset.n_episodes,
+    )
+
+
+def refuse_other_data(bench: Bench, task: str, record: DataRecord) -> None:
+    """All methods learn from the same. What is made on the spot may differ between machines in its last digits."""
+    others = [other["fingerprint"] for other in bench.data_of(task) if not other["made"]]
+    if not record.made and others and record.fingerprint not in others:
+        raise DropError(
+            f"{record.source} is not what other methods here learned from (fingerprint {record.fingerprint}, theirs "
+            f"{others[0]}): give the same --data, or another --out"
+        )
+
+
+# --- in words ---
+
+
+class DataWords(NamedTuple):
+    note: str  # what a reader must know of it; empty where there is nothing
+    beside: str  # what stands beside a number
+
+
+def data_words(bench: Bench) -> DataWords:
+    """Whether it is D4RL's data, as far as that is known, of the tasks that were played."""
+    tasks = [task for task in bench.suite.tasks if bench.any_evaluation(task) is not None]
+    origins = {task: _origin(bench, task) for task in tasks}
+    anew = [task for task, origin in origins.items() if origin and origin.lower().startswith("regenerated")]
+    if anew:
+        which = "" if len(anew) == len(tasks) else f" ({', '.join(anew)})"
+        note = f"Regenerated data{which}: not D4RL’s files; the scores are not comparable with published ones."
+        return DataWords(note, "regenerated data" if len(anew) == len(tasks) else "data in part regenerated")
+    unknown = [task for task, origin in origins.items() if not origin]
+    note = f"It is not recorded whether these are D4RL’s own files: {', '.join(unknown)}." if unknown else ""
+    return DataWords(note, ", ".join(tasks) if len(tasks) < 3 else f"{len(tasks)} datasets of those names")
+
+
+def _origin(bench: Bench, task: str) -> str | None:
+    """As recorded or, of an older suite, as the files in `bench.data` say."""
+    if records := bench.data_of(task):
+        return "; ".join(dict.fromkeys(r["origin"] for r in records if r["origin"])) or None
+    try:
+        source = task_source(task, bench.data)
+    except DropError:
+        return None
+    if source is None:
+        return MADE if (bench.any_evaluation(task) or {}).get("env") == env_id(task) else None
+    return origin_of_files([Path(part) for part in source.split("+")])
+
+
+def origin_of_files(files: Sequence[Path]) -> str | None:
+    """What D4RL-like files have in their attribute `origin`, each once."""
+    said = []
+    for file in files:
+        if file.suffix.lower() in HDF5_SUFFIXES and file.is_file():
+            with h5py.File(file) as opened:
+                said.append(opened.attrs.get("origin"))
+    texts = [text.decode() if isinstance(text, bytes) else str(text) for text in said if text is not None]
+    return "; ".join(dict.fromkeys(texts)) or None
+
+
+def _sha256(file: Path) -> str:
+    with open(file, "rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
