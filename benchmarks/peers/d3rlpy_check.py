@@ -38,6 +38,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import structlog
+import torch
 from d3rlpy.algos import BCConfig, DecisionTransformerConfig, TransformerInput
 from d3rlpy.models.encoders import VectorEncoderFactory
 from d3rlpy.optimizers import AdamWFactory, WarmupSchedulerFactory
@@ -255,10 +256,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--data", type=Path, help=f"a D4RL file; without it {MAZE} is made on the spot")
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--updates", type=int, default=4_000)
+    parser.add_argument("--updates", type=int, default=2_000)
     parser.add_argument("--episodes", type=int, default=20, help="of each seed")
     parser.add_argument("--out", type=Path, help="where all episodes go, as JSON")
     options = parser.parse_args()
+    torch.set_num_threads(
+        1
+    )  # small networks: on a busy machine a second thread costs PyTorch many times what it brings
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR)
     )  # d3rlpy tells much of itself
