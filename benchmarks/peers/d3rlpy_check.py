@@ -12,8 +12,8 @@ difference in training moves long before the return.
 
 The rule: two sides agree in a measure where the 95 % interval of the difference of their means over seeds (Welch's)
 holds 0, or where that difference is within the spread of a side's seeds (one standard deviation). Fails unless both
-methods agree in both measures. As a control, one side's BC must not agree with the other's DT: a rule that could not
-tell these apart would mean nothing.
+methods agree in both measures. As a control, one side's BC is held against the other's DT: the rule must tell these
+apart in some measure, or its word would mean nothing.
 
 Known to differ, and left as they are: d3rlpy leaves out the last step of an episode that timed out; its DT begins with
 small embeddings of the clock (0.02; as in the original here: 1), has another epsilon in its layer norms, and divides
