@@ -20,6 +20,7 @@ from droprl.data.transitions import Prepared
 from droprl.errors import DropError
 from droprl.train.checkpoints import save_checkpoint
 from droprl.train.config import RunConfig, algorithm_from_dict, algorithm_to_dict, data_config
+from droprl.train.disk_loop import DiskLoop
 from droprl.train.loop import Loop
 from droprl.train.progress import TrainProgress
 from droprl.train.run import MetricsLog, Run, locked, open_run
@@ -74,8 +75,12 @@ def fit(
         run = open_run(path, config, prepared, dataset.returns)
         remove_partial(run.checkpoint_folder)
         if not run.finished:
-            _train(run, Loop(resolved, prepared, config.seeds), progress)
+            _train(run, make_loop(resolved, prepared, config.seeds, dataset), progress)
     return run
+
+
+def make_loop(algorithm: Algorithm, prepared: Prepared, seeds: Sequence[int], dataset: Dataset) -> Loop:
+    return DiskLoop(algorithm, prepared, seeds, dataset) if dataset.on_disk else Loop(algorithm, prepared, seeds)
 
 
 def default_out(dataset: Dataset, algorithm: Algorithm) -> Path:
