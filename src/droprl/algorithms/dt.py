@@ -20,8 +20,8 @@ from jax import Array
 from droprl.algorithms.diagnostics import Check, return_check
 from droprl.algorithms.protocol import Metrics
 from droprl.data.dataset import Dataset
-from droprl.data.scaling import fit_scaling
 from droprl.data.returns import returns_spread
+from droprl.data.scaling import fit_scaling
 from droprl.data.transitions import Prepared, Spec
 from droprl.data.windows import Window, Windows, WindowsOnDisk, probe_windows, window_table
 from droprl.errors import DropError, SettingError, require

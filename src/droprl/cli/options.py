@@ -101,7 +101,7 @@ def use_compilation_cache() -> None:
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     for name, value in (
         ("jax_compilation_cache_dir", str(root / "droprl" / "jax")),
-        ("jax_persistent_cache_min_compile_time_secs", 0.5),
+        ("jax_persistent_cache_min_compile_time_secs", 0.05),
     ):
         jax.config.update(name, value)
         os.environ[name.upper()] = str(value)  # for the processes that this one starts

@@ -346,8 +346,12 @@ def _probe(
     drawn = Drawn(jnp.asarray(sub_task, jnp.int32), jnp.asarray(step, jnp.int32))
     first = dataset.bounds[:-1]
     starts = dataset.observations[first[np.linspace(0, len(first) - 1, min(PROBE_STARTS, len(first))).astype(int)]]
+    if isinstance(monte_carlo, Transitions):
+        batch = jax.jit(Transitions.gather)(monte_carlo, drawn)  # one program, not one for every look-up
+    else:
+        batch = jax.tree.map(jnp.asarray, monte_carlo.gather(drawn))
     return Probe(
-        batch=jax.tree.map(jnp.asarray, monte_carlo.gather(drawn)),
+        batch=batch,
         starts=jnp.asarray(scaling.observations_in(starts)),
         sub_task_returns=jnp.asarray(means, jnp.float32),
     )

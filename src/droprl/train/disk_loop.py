@@ -23,7 +23,7 @@ from droprl.algorithms import Algorithm
 from droprl.algorithms.protocol import Metrics, State
 from droprl.data.dataset import Dataset
 from droprl.data.transitions import Prepared
-from droprl.train.loop import Loop, keys_of_update, over_seeds
+from droprl.train.loop import Loop, keys_of_update, over_seeds, update
 
 CHUNK_BYTES = 16 * 2**20  # what the batches of one chunk may take
 CHUNK_UPDATES = 64
@@ -40,7 +40,7 @@ def updates_of_chunk(
 
     def one(i: Array, state: State) -> tuple[State, Metrics]:
         batch = jax.tree.map(lambda leaf: leaf[i - begin], batches)
-        return algorithm.update(state, batch, keys_of_update(seed, i)[1])
+        return update(algorithm, state, batch, keys_of_update(seed, i)[1])
 
     def step(i: Array, carry: tuple[State, Metrics]) -> tuple[State, Metrics]:
         state, metrics = one(i, carry[0])

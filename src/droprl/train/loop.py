@@ -24,8 +24,14 @@ from droprl.data.transitions import Prepared, Sampler, Spec
 INIT, UPDATE = 0, 1  # the streams of random numbers of a seed
 
 
+@partial(jax.jit, static_argnums=(0, 1))  # one program, traced once and kept in the cache of compiled ones
 def init_seed(algorithm: Algorithm, spec: Spec, seed: Array) -> State:
     return algorithm.init(_stream(seed, INIT), spec)
+
+
+@partial(jax.jit, static_argnums=0, inline=True)  # traced once, though `updates` asks for its shapes first
+def update(algorithm: Algorithm, state: State, batch: Any, key: Array) -> tuple[State, Metrics]:
+    return algorithm.update(state, batch, key)
 
 
 def keys_of_update(seed: Array, i: Array) -> tuple[Array, Array]:
@@ -47,12 +53,12 @@ def updates(
         state, sums = carry
         sample_key, update_key = keys_of_update(seed, i)
         batch = transitions.sample(sample_key, algorithm.batch_size)
-        state, metrics = algorithm.update(state, batch, update_key)
+        state, metrics = update(algorithm, state, batch, update_key)
         return state, jax.tree.map(jnp.add, sums, metrics)
 
     def metrics_of_one() -> Metrics:
         sample_key, update_key = keys_of_update(seed, first)
-        return algorithm.update(state, transitions.sample(sample_key, algorithm.batch_size), update_key)[1]
+        return update(algorithm, state, transitions.sample(sample_key, algorithm.batch_size), update_key)[1]
 
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(metrics_of_one))
     # A loop over a traced count, not a scan of a fixed length: any number of updates runs the one compiled program.
@@ -76,14 +82,19 @@ def over_seeds(function: Callable[..., Any], n_stacked: int, donate: tuple[int, 
 
     def in_turn(*args: Any) -> Any:
         stacked, shared = args[:n_stacked], args[n_stacked:]
-        n_seeds = len(jax.tree.leaves(stacked)[0])
-        return _stack([of_one(*jax.tree.map(itemgetter(i), stacked), *shared) for i in range(n_seeds)])
+        return _stack([of_one(*own, *shared) for own in _unstack(stacked)])
 
     return in_turn
 
 
+@jax.jit  # one program each, not one for every leaf
 def _stack(trees: list[Any]) -> Any:
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+
+
+@jax.jit
+def _unstack(tree: Any) -> list[Any]:
+    return [jax.tree.map(itemgetter(i), tree) for i in range(len(jax.tree.leaves(tree)[0]))]
 
 
 class Loop:
