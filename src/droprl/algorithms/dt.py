@@ -23,7 +23,7 @@ from droprl.data.dataset import Dataset
 from droprl.data.returns import returns_spread
 from droprl.data.scaling import fit_scaling
 from droprl.data.transitions import Prepared, Spec
-from droprl.data.windows import Window, Windows, WindowsOnDisk, probe_windows, window_table
+from droprl.data.windows import Window, disk_windows, probe_windows, window_table
 from droprl.errors import DropError, SettingError, require
 
 T = TypeVar("T", int, float)
@@ -260,10 +260,10 @@ class DT:
         longest = self.longest_episode or min(int(np.max(dataset.lengths)), MOST_CLOCKS)
         return replace(self, return_scale=scale, target_return=target, longest_episode=longest)
 
-    def prepare(self, dataset: Dataset) -> Prepared[Windows | WindowsOnDisk]:
+    def prepare(self, dataset: Dataset) -> Prepared:
         scaling = fit_scaling(dataset, self.normalize_observations)
         scale = _resolved(self.return_scale, "return_scale")
-        table = window_table(dataset, scaling, self.context, scale)
+        table = (disk_windows if dataset.on_disk else window_table)(dataset, scaling, self.context, scale)
         return Prepared(
             spec=Spec(dataset.observation_size, dataset.action_size, 1),
             scaling=scaling,

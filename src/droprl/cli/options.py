@@ -41,15 +41,12 @@ class SourceOptions:
     """Their upper bounds."""
 
     def load(self, source: str) -> Dataset:
-        return load_dataset(
-            source,
-            download=self.download,
-            env=self.env,
-            goal=self.goal,
-            goal_radius=self.goal_radius,
-            action_low=_number_or_all(self.action_low),
-            action_high=_number_or_all(self.action_high),
-        )
+        return load_dataset(source, **self.words())
+
+    def words(self) -> dict[str, Any]:
+        """As `load_dataset` and `map_dataset` take them."""
+        bounds = {"action_low": _number_or_all(self.action_low), "action_high": _number_or_all(self.action_high)}
+        return vars(self) | bounds
 
 
 def _number_or_all(values: tuple[float, ...] | None) -> float | Sequence[float] | None:

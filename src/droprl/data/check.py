@@ -88,7 +88,7 @@ def checked_dataset(
     check_columns(arrays, where)
     present = {key: numbers(arrays[key], key, where) for key in present_keys(arrays)}
     check_shapes(present, where)
-    rows = checked_rows(present, where, row_label, copy)
+    rows: dict[str, Any] = checked_rows(present, where, row_label, copy)
     if not (rows["terminals"].any() or rows["timeouts"].any()):
         raise no_end_fault(where)
     actions = rows.pop("actions")

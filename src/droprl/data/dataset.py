@@ -12,6 +12,7 @@ import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -115,9 +116,9 @@ class Dataset:
         """The same with every column read, for what cannot work from the disk."""
         if not self.on_disk:
             return self
-        columns = ("observations", "actions", "rewards", "terminals", "timeouts", "next_observations")
-        arrays = {key: getattr(self, key) for key in columns}
-        return replace(self, **{key: None if array is None else np.array(array) for key, array in arrays.items()})
+        keys = ("observations", "actions", "rewards", "terminals", "timeouts", "next_observations")
+        read: dict[str, Any] = {key: np.array(column) for key in keys if (column := getattr(self, key)) is not None}
+        return replace(self, **read)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -128,7 +129,9 @@ class Dataset:
         arrays = (self.observations, self.actions, self.rewards, self.terminals, self.timeouts, self.next_observations)
         for array in (*arrays, self.action_low, self.action_high):
             digest.update(b"none" if array is None else repr((array.shape, array.dtype.str)).encode())
-            for begin in range(0, 0 if array is None else len(array), BLOCK_ROWS):
+            if array is None:
+                continue
+            for begin in range(0, len(array), BLOCK_ROWS):
                 digest.update(np.ascontiguousarray(array[begin : begin + BLOCK_ROWS]).data)
                 self.release()
         return digest.hexdigest()[:16]
@@ -137,7 +140,7 @@ class Dataset:
 def release(*arrays: object) -> None:
     """Give up the pages of arrays on the disk: they are read again when they are touched again."""
     for array in arrays:
-        if isinstance(array, np.memmap) and isinstance(array.base, mmap.mmap):
+        if isinstance(array, np.memmap) and array.mode == "r" and isinstance(array.base, mmap.mmap):
             array.base.madvise(mmap.MADV_DONTNEED)
 
 

@@ -57,7 +57,7 @@ def load_on_disk(folder: Path, *, env: str | None = None) -> Dataset:
         if not isinstance(known, dict) or known.get("format") != FORMAT:
             raise fault(f"{where}/{DESCRIPTION}", f"is not of format {FORMAT}", REMAKE)
         rows, optional = int(known["n_steps"]), ("next_observations",) if known["next_observations"] else ()
-        columns = {key: _mapped(folder, key, rows) for key in (*REQUIRED_KEYS, "timeouts", *optional)}
+        columns: dict[str, Any] = {key: _mapped(folder, key, rows) for key in (*REQUIRED_KEYS, "timeouts", *optional)}
         low, high = (np.asarray(known[key], np.float32) for key in ("action_low", "action_high"))
         sizes = {columns["actions"].shape[1:], low.shape, high.shape}
         if rows < 1 or len(sizes) > 1 or columns["observations"].ndim != 2 or low.ndim != 1:
@@ -154,7 +154,7 @@ def write_on_disk(
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         _write_columns(columns, partial, where, low, high, progress)
-        written = {key: _mapped(partial, key, total) for key in _written_keys(columns)}
+        written: dict[str, Any] = {key: _mapped(partial, key, total) for key in _written_keys(columns)}
         dataset = Dataset(**{"next_observations": None} | written, action_low=low, action_high=high, name=name)
         known["fingerprint"] = dataset.fingerprint
         (partial / DESCRIPTION).write_text(json.dumps(known, indent=2) + "\n", encoding="utf-8")

@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -81,7 +82,7 @@ def map_dataset(
     read whole.
     """
     text, path = os.fspath(source), _path(os.fspath(source))
-    bounds = {"action_low": action_low, "action_high": action_high}
+    bounds: dict[str, Any] = {"action_low": action_low, "action_high": action_high}
     if goal is None and path.suffix.lower() in HDF5_SUFFIXES and ("+" not in text or _exists(text)):
         with opened_d4rl(path, env=env, **bounds) as (columns, known):
             return _with_task(write_on_disk(columns, Path(out), text, **known, progress=progress))

@@ -143,17 +143,18 @@ class TransitionsOnDisk:
         else:
             after = np.asarray(self.dataset.next_observations).take(np.maximum(ahead - 1, 0), axis=0)
             following = np.where(bootstraps[..., None], after, observations.take(row, axis=0))
-        return Batch(
-            observation=self.scaling.observations_in(observations.take(row, axis=0)),
-            action=self.scaling.actions_in(actions.take(row, axis=0)),
-            sub_task=np.asarray(drawn.sub_task, np.int32),
-            reward=reward.astype(np.float32),
-            discount=targets.discount.astype(np.float32),
-            next_observation=self.scaling.observations_in(following),
-            next_action=self.scaling.actions_in(actions.take(np.where(targets.past_end, row, ahead), axis=0)),
-            next_action_known=~targets.past_end,
-            has_target=targets.known.astype(np.float32),
-        )
+        columns: dict[str, Any] = {
+            "observation": self.scaling.observations_in(observations.take(row, axis=0)),
+            "action": self.scaling.actions_in(actions.take(row, axis=0)),
+            "sub_task": np.asarray(drawn.sub_task, np.int32),
+            "reward": reward.astype(np.float32),
+            "discount": targets.discount.astype(np.float32),
+            "next_observation": self.scaling.observations_in(following),
+            "next_action": self.scaling.actions_in(actions.take(np.where(targets.past_end, row, ahead), axis=0)),
+            "next_action_known": ~targets.past_end,
+            "has_target": targets.known.astype(np.float32),
+        }
+        return Batch(**columns)
 
     def sample(self, key: jax.Array, size: int) -> Batch:
         return self.gather(self.draw(key, size))
@@ -172,7 +173,7 @@ class Strata(NamedTuple):
 class Stratified(NamedTuple):
     """Draws from all sub-tasks evenly: for networks of their own, one a sub-task, that are trained side by side."""
 
-    table: Transitions | TransitionsOnDisk
+    table: Any  # `Transitions`, or `TransitionsOnDisk`
     returns: Array  # (N,)
 
     def draw(self, key: jax.Array, size: int) -> Drawn:
@@ -228,8 +229,9 @@ def prepare(
     normalize_observations: bool = True,
     scale_rewards: bool = True,
     outcomes: np.ndarray | None = None,
-) -> Prepared[Transitions | TransitionsOnDisk]:
-    """Scale, look up successors and sum n-step targets, once, on the host.
+) -> Prepared[Any]:
+    """Scale, look up successors and sum n-step targets, once, on the host: `Transitions`, or of data on the disk
+    `TransitionsOnDisk`, which does this for every batch.
 
     `outcomes`, a number for each step, take the place of the rewards: what a policy is conditioned on, not a target.
     """

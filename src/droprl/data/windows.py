@@ -7,7 +7,7 @@ into the episode before it. What is missing in front of an early row is padding,
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -82,22 +82,26 @@ class WindowsOnDisk:
         begin = self.dataset.bounds[np.searchsorted(self.dataset.bounds, last, side="right") - 1][..., None]
         rows = last[..., None] + np.arange(1 - self.context, 1)
         inside = np.maximum(rows, begin)
-        return Window(
-            returns_to_go=self.returns_to_go[inside],
-            observations=self.scaling.observations_in(np.asarray(self.dataset.observations).take(inside, axis=0)),
-            actions=self.scaling.actions_in(np.asarray(self.dataset.actions).take(inside, axis=0)),
-            steps=(inside - begin).astype(np.int32),
-            valid=rows >= begin,
-        )
+        observations, actions = np.asarray(self.dataset.observations), np.asarray(self.dataset.actions)
+        columns: dict[str, Any] = {
+            "returns_to_go": self.returns_to_go[inside],
+            "observations": self.scaling.observations_in(observations.take(inside, axis=0)),
+            "actions": self.scaling.actions_in(actions.take(inside, axis=0)),
+            "steps": (inside - begin).astype(np.int32),
+            "valid": rows >= begin,
+        }
+        return Window(**columns)
 
     def sample(self, key: jax.Array, size: int) -> Window:
         return self.gather(self.draw(key, size))
 
 
-def window_table(dataset: Dataset, scaling: Scaling, context: int, return_scale: float) -> Windows | WindowsOnDisk:
-    if dataset.on_disk:
-        parts = [(to_go / return_scale).astype(np.float32) for _, to_go in returns_by_block(dataset, 1.0)]
-        return WindowsOnDisk(dataset, scaling, context, np.concatenate(parts))
+def disk_windows(dataset: Dataset, scaling: Scaling, context: int, return_scale: float) -> WindowsOnDisk:
+    parts = [(to_go / return_scale).astype(np.float32) for _, to_go in returns_by_block(dataset, 1.0)]
+    return WindowsOnDisk(dataset, scaling, context, np.concatenate(parts))
+
+
+def window_table(dataset: Dataset, scaling: Scaling, context: int, return_scale: float) -> Windows:
     begin = np.repeat(dataset.bounds[:-1], dataset.lengths)
     return Windows(
         returns_to_go=jnp.asarray((discounted_returns(dataset, 1.0) / return_scale).astype(np.float32)),

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,8 @@ from droprl.train.loop import Loop, keys_of_update, over_seeds, update
 CHUNK_BYTES = 16 * 2**20  # what the batches of one chunk may take
 CHUNK_UPDATES = 64
 WORKERS = 4  # threads that gather, each its own chunk; a CPU that also trains spares one
-MAPPED_BYTES = 512 * 2**20  # how much of the columns may be mapped into memory before it is let go of
+MAPPED_BYTES = 2**30  # how much of the columns may be mapped into memory before it is let go of
+PIECE = 4096  # steps between two looks at that: the system maps some ten pages around each
 
 Batches = Any  # of all seeds and of the updates of a chunk: every leaf is (seeds, updates, …)
 
@@ -56,24 +58,24 @@ class DiskLoop(Loop):
 
     def __init__(self, algorithm: Algorithm, prepared: Prepared, seeds: Sequence[int], dataset: Dataset) -> None:
         super().__init__(algorithm, prepared, seeds)
-        self._chunks = _Chunks(algorithm, prepared, seeds, dataset)
+        self.chunks = Chunks(algorithm, prepared, seeds, dataset)
         self._run_chunk = over_seeds(partial(updates_of_chunk, algorithm), n_stacked=3, donate=(0,))
 
     def run(self, states: State, first: int, count: int) -> tuple[State, dict[str, np.ndarray]]:
-        size, end, sums = self._chunks.size, first + count, None
+        size, end, sums = self.chunks.size, first + count, None
         while first < end:
             number = first // size
             now = min(end, (number + 1) * size) - first
             arguments = jnp.int32(number * size), jnp.int32(first), jnp.int32(now)
             if sums is not None:
                 jax.block_until_ready(sums)  # one chunk trains and one waits: no more of them on the device
-            states, new = self._run_chunk(states, self._seeds, self._chunks.get(number), *arguments)
+            states, new = self._run_chunk(states, self._seeds, self.chunks.get(number), *arguments)
             sums = new if sums is None else jax.tree.map(jnp.add, sums, new)
             first += now
         return states, jax.device_get(sums)
 
 
-class _Chunks:
+class Chunks:
     """The chunk that is asked for, with those after it on their way."""
 
     def __init__(self, algorithm: Algorithm, prepared: Prepared, seeds: Sequence[int], dataset: Dataset) -> None:
@@ -90,6 +92,7 @@ class _Chunks:
             return prepared.transitions.draw(keys_of_update(seed, i)[0], algorithm.batch_size)
 
         self._seeds = np.asarray(seeds, np.uint32)
+        self._piece = max(1, PIECE // (len(seeds) * algorithm.batch_size))
         self._draw = jax.jit(jax.vmap(jax.vmap(draw, (None, 0)), (0, None)))
         self.size = 1
         one = sum(leaf.nbytes for leaf in jax.tree.leaves(self._gather(0)))
@@ -110,9 +113,13 @@ class _Chunks:
     def _gather(self, number: int) -> Batches:
         with jax.default_device(self._host):
             drawn = self._draw(self._seeds, np.arange(number * self.size, (number + 1) * self.size, dtype=np.int32))
-        batches = self._sampler.gather(jax.tree.map(np.asarray, drawn))
-        if _mapped_bytes() > MAPPED_BYTES:
-            self._dataset.release()
+        drawn, parts = jax.tree.map(np.asarray, drawn), []
+        for begin in range(0, self.size, self._piece):
+            some = itemgetter((slice(None), slice(begin, begin + self._piece)))
+            parts.append(self._sampler.gather(jax.tree.map(some, drawn)))
+            if _mapped_bytes() > MAPPED_BYTES:
+                self._dataset.release()
+        batches = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *parts)
         return batches if self._device is None else jax.device_put(batches, self._device)
 
 
