@@ -244,7 +244,7 @@ def test_columns_of_ones_own_are_checked_and_copied(tmp_path: Path, small_blocks
         np.save(tmp_path / "own" / f"{key}.npy", array)
     assert "were never checked" in refusal(load_dataset, tmp_path / "own")
     mapped = map_dataset(tmp_path / "own", tmp_path / "columns", action_low=-2, action_high=2)
-    assert (mapped.name, mapped.observations.dtype, mapped.n_steps) == ("own", np.float32, 20)
+    assert (mapped.name, mapped.observations.dtype, mapped.n_steps) == ("own", np.dtype(np.float32), 20)
     np.testing.assert_array_equal(mapped.action_low, [-2, -2])
 
 

@@ -28,7 +28,7 @@ from droprl.train.loop import Loop, keys_of_update, over_seeds, update
 
 CHUNK_BYTES = 16 * 2**20  # what the batches of one chunk may take
 CHUNK_UPDATES = 64
-WORKERS = 4  # threads that gather, each its own chunk; a CPU that also trains spares one
+WORKERS = 8  # threads that gather, each its own chunk, beside an accelerator; beside training on the CPU there is one
 MAPPED_BYTES = 2**30  # how much of the columns may be mapped into memory before it is let go of
 PIECE = 4096  # steps between two looks at that: the system maps some ten pages around each
 
@@ -67,9 +67,8 @@ class DiskLoop(Loop):
             number = first // size
             now = min(end, (number + 1) * size) - first
             arguments = jnp.int32(number * size), jnp.int32(first), jnp.int32(now)
-            if sums is not None:
-                jax.block_until_ready(sums)  # one chunk trains and one waits: no more of them on the device
             states, new = self._run_chunk(states, self._seeds, self.chunks.get(number), *arguments)
+            jax.block_until_ready(sums)  # of the chunk before: this one follows at once, and no more are on the device
             sums = new if sums is None else jax.tree.map(jnp.add, sums, new)
             first += now
         return states, jax.device_get(sums)
@@ -80,7 +79,7 @@ class Chunks:
 
     def __init__(self, algorithm: Algorithm, prepared: Prepared, seeds: Sequence[int], dataset: Dataset) -> None:
         self._sampler, self._dataset = prepared.transitions, dataset
-        self._host = jax.devices("cpu")[0]
+        self._host = _host()
         on_cpu = jax.default_backend() == "cpu"
         self._device = None if on_cpu else jax.devices()[0]
         self._workers = 1 if on_cpu else max(1, min(WORKERS, (os.cpu_count() or 1) - 1))
@@ -94,8 +93,9 @@ class Chunks:
         self._seeds = np.asarray(seeds, np.uint32)
         self._piece = max(1, PIECE // (len(seeds) * algorithm.batch_size))
         self._draw = jax.jit(jax.vmap(jax.vmap(draw, (None, 0)), (0, None)))
-        self.size = 1
-        one = sum(leaf.nbytes for leaf in jax.tree.leaves(self._gather(0)))
+        shapes = jax.eval_shape(self._draw, self._seeds, np.arange(1, dtype=np.int32))
+        some = self._sampler.gather(jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes))
+        one = sum(leaf.nbytes for leaf in jax.tree.leaves(some))
         self.size = int(np.clip(CHUNK_BYTES // one, 1, CHUNK_UPDATES))
 
     def get(self, number: int) -> Batches:
@@ -121,6 +121,14 @@ class Chunks:
                 self._dataset.release()
         batches = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *parts)
         return batches if self._device is None else jax.device_put(batches, self._device)
+
+
+def _host() -> jax.Device:
+    """Where batches are drawn: beside the accelerator, unless JAX was told to know of nothing else."""
+    try:
+        return jax.devices("cpu")[0]
+    except RuntimeError:
+        return jax.devices()[0]
 
 
 def _mapped_bytes() -> int:
