@@ -23,7 +23,7 @@ from training import TINY_BC, drop, learnable_dataset, refusal, save_npz, start_
 import droprl.data.dataset
 import droprl.data.on_disk
 import droprl.train.disk_loop
-from droprl.data import Dataset, load_dataset, map_dataset, save_d4rl
+from droprl.data import Dataset, load_dataset, map_dataset, paging, save_d4rl
 from droprl.data.decompose import rank_sub_tasks
 from droprl.data.returns import average_returns_to_go, choose_discount, discounted_returns, returns_spread
 from droprl.data.scaling import fit_scaling
@@ -77,6 +77,19 @@ def test_every_step_is_what_it_is_in_memory(
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6 if name == "reward" else 0, err_msg=name)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), memory.probe, mapped.probe)
     assert mapped.reward_scale == pytest.approx(memory.reward_scale, rel=1e-12)
+
+
+def test_pieces_of_a_look_up_make_the_same_batch(
+    both: tuple[Dataset, Dataset], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of columns larger than what may be mapped, in pieces of seven steps, and nothing is kept."""
+    samplers = [loop_of(tiny(name), both[1], [0])[2].transitions for name in ("drop", "dt", "coms")]
+    drawn = [sampler.draw(jax.random.key(0), 30) for sampler in samplers]
+    whole = [sampler.gather(steps) for sampler, steps in zip(samplers, drawn, strict=True)]
+    monkeypatch.setattr(paging, "mapped_limit", lambda: 7)
+    monkeypatch.setattr(paging, "STEP_BYTES", 1)
+    parts = [sampler.gather(steps) for sampler, steps in zip(samplers, drawn, strict=True)]
+    jax.tree.map(np.testing.assert_array_equal, parts, whole)
 
 
 def test_nothing_crosses_from_one_episode_to_the_next(tmp_path: Path) -> None:

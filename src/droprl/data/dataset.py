@@ -100,6 +100,12 @@ class Dataset:
         """Whether the arrays are columns on the disk, of which only what is touched comes into memory."""
         return isinstance(self.observations, np.memmap)
 
+    @property
+    def n_bytes(self) -> int:
+        """Of the columns that a batch is looked up in."""
+        columns = (self.observations, self.actions, self.rewards, self.next_observations)
+        return sum(column.nbytes for column in columns if column is not None)
+
     def blocks(self) -> Iterator[slice]:
         """All episodes in slices of about BLOCK_ROWS steps; after each, memory lets go of what it read of the disk."""
         first = 0

@@ -17,6 +17,7 @@ from droprl.data.decompose import SubTasks, sub_task_returns
 from droprl.data.scaling import mean_and_std
 
 DISCOUNTS = (0.99, 0.995, 0.997, 0.999)
+REWARDS_AT_ONCE = 64
 
 
 def discounted_returns(dataset: Dataset, discount: float) -> np.ndarray:
@@ -96,8 +97,12 @@ def n_step_targets_at(
     """The targets of some rows, whose episodes are known, from the few rewards that they sum."""
     targets = targets_but_rewards(dataset, rows, episode, discount, n_steps)
     rewards, total = np.asarray(dataset.rewards), np.zeros(rows.shape)
-    for ahead in reversed(range(int(targets.horizon.max(initial=0)))):
-        total = rewards.take(rows + ahead, mode="clip") * (ahead < targets.horizon) + discount * total
+    longest = int(targets.horizon.max(initial=0))
+    for begin in range(0, longest, REWARDS_AT_ONCE):
+        ahead = np.arange(begin, min(begin + REWARDS_AT_ONCE, longest))
+        weights = (ahead < targets.horizon[..., None]) * discount ** ahead.astype(np.float64)
+        # A sum, not a product of matrices: that may round a row otherwise beside other rows.
+        total += (rewards.take(rows[..., None] + ahead, mode="clip") * weights).sum(axis=-1)
     return targets._replace(reward=total)
 
 

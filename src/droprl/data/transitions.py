@@ -17,6 +17,7 @@ from jax import Array
 
 from droprl.data.dataset import Dataset
 from droprl.data.decompose import SubTasks, sub_task_returns
+from droprl.data.paging import in_pieces
 from droprl.data.returns import n_step_targets, n_step_targets_at, returns_spread
 from droprl.data.scaling import Scaling, fit_scaling
 
@@ -129,6 +130,10 @@ class TransitionsOnDisk:
 
     def gather(self, drawn: Drawn) -> Batch:
         """What `Transitions` holds for these steps, as NumPy arrays of any shape."""
+        found: Batch = in_pieces(self.dataset, self._look_up, drawn)
+        return found
+
+    def _look_up(self, drawn: Drawn) -> Batch:
         place = self.sub_task_begin[np.asarray(drawn.sub_task)] + np.asarray(drawn.step)
         which = np.searchsorted(self.begins, place, side="right") - 1
         row = self.dataset.bounds[self.episodes[which]] + place - self.begins[which]

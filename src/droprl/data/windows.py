@@ -15,6 +15,7 @@ import numpy as np
 from jax import Array
 
 from droprl.data.dataset import Dataset
+from droprl.data.paging import in_pieces
 from droprl.data.returns import discounted_returns, returns_by_block
 from droprl.data.scaling import Scaling
 
@@ -78,6 +79,10 @@ class WindowsOnDisk:
 
     def gather(self, drawn: Array) -> Window:
         """What `Windows` holds for these rows, as NumPy arrays of any shape."""
+        found: Window = in_pieces(self.dataset, self._look_up, drawn)
+        return found
+
+    def _look_up(self, drawn: Array) -> Window:
         last = np.asarray(drawn)
         begin = self.dataset.bounds[np.searchsorted(self.dataset.bounds, last, side="right") - 1][..., None]
         rows = last[..., None] + np.arange(1 - self.context, 1)

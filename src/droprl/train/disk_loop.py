@@ -11,8 +11,6 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from operator import itemgetter
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -22,15 +20,12 @@ from jax import Array
 
 from droprl.algorithms import Algorithm
 from droprl.algorithms.protocol import Metrics, State
-from droprl.data.dataset import Dataset
 from droprl.data.transitions import Prepared
 from droprl.train.loop import Loop, keys_of_update, over_seeds, update
 
 CHUNK_BYTES = 16 * 2**20  # what the batches of one chunk may take
 CHUNK_UPDATES = 64
 WORKERS = 8  # threads that gather, each its own chunk, beside an accelerator; beside training on the CPU there is one
-MAPPED_BYTES = 2**30  # how much of the columns may be mapped into memory before it is let go of
-PIECE = 4096  # steps between two looks at that: the system maps some ten pages around each
 
 Batches = Any  # of all seeds and of the updates of a chunk: every leaf is (seeds, updates, …)
 
@@ -56,9 +51,9 @@ def updates_of_chunk(
 class DiskLoop(Loop):
     """`Loop` for a dataset on the disk."""
 
-    def __init__(self, algorithm: Algorithm, prepared: Prepared, seeds: Sequence[int], dataset: Dataset) -> None:
+    def __init__(self, algorithm: Algorithm, prepared: Prepared, seeds: Sequence[int]) -> None:
         super().__init__(algorithm, prepared, seeds)
-        self.chunks = Chunks(algorithm, prepared, seeds, dataset)
+        self.chunks = Chunks(algorithm, prepared, seeds)
         self._run_chunk = over_seeds(partial(updates_of_chunk, algorithm), n_stacked=3, donate=(0,))
 
     def run(self, states: State, first: int, count: int) -> tuple[State, dict[str, np.ndarray]]:
@@ -77,8 +72,8 @@ class DiskLoop(Loop):
 class Chunks:
     """The chunk that is asked for, with those after it on their way."""
 
-    def __init__(self, algorithm: Algorithm, prepared: Prepared, seeds: Sequence[int], dataset: Dataset) -> None:
-        self._sampler, self._dataset = prepared.transitions, dataset
+    def __init__(self, algorithm: Algorithm, prepared: Prepared, seeds: Sequence[int]) -> None:
+        self._sampler = prepared.transitions
         self._host = _host()
         on_cpu = jax.default_backend() == "cpu"
         self._device = None if on_cpu else jax.devices()[0]
@@ -91,7 +86,6 @@ class Chunks:
             return prepared.transitions.draw(keys_of_update(seed, i)[0], algorithm.batch_size)
 
         self._seeds = np.asarray(seeds, np.uint32)
-        self._piece = max(1, PIECE // (len(seeds) * algorithm.batch_size))
         self._draw = jax.jit(jax.vmap(jax.vmap(draw, (None, 0)), (0, None)))
         shapes = jax.eval_shape(self._draw, self._seeds, np.arange(1, dtype=np.int32))
         some = self._sampler.gather(jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes))
@@ -113,13 +107,7 @@ class Chunks:
     def _gather(self, number: int) -> Batches:
         with jax.default_device(self._host):
             drawn = self._draw(self._seeds, np.arange(number * self.size, (number + 1) * self.size, dtype=np.int32))
-        drawn, parts = jax.tree.map(np.asarray, drawn), []
-        for begin in range(0, self.size, self._piece):
-            some = itemgetter((slice(None), slice(begin, begin + self._piece)))
-            parts.append(self._sampler.gather(jax.tree.map(some, drawn)))
-            if _mapped_bytes() > MAPPED_BYTES:
-                self._dataset.release()
-        batches = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1), *parts)
+        batches = self._sampler.gather(jax.tree.map(np.asarray, drawn))
         return batches if self._device is None else jax.device_put(batches, self._device)
 
 
@@ -129,11 +117,3 @@ def _host() -> jax.Device:
         return jax.devices("cpu")[0]
     except RuntimeError:
         return jax.devices()[0]
-
-
-def _mapped_bytes() -> int:
-    """How much of the files is in this process's memory; where the system does not tell, nothing is let go of."""
-    try:
-        return int(Path("/proc/self/statm").read_text().split()[2]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        return 0

@@ -81,7 +81,7 @@ def fit(
 
 
 def make_loop(algorithm: Algorithm, prepared: Prepared, seeds: Sequence[int], dataset: Dataset) -> Loop:
-    return DiskLoop(algorithm, prepared, seeds, dataset) if dataset.on_disk else Loop(algorithm, prepared, seeds)
+    return (DiskLoop if dataset.on_disk else Loop)(algorithm, prepared, seeds)
 
 
 def default_out(dataset: Dataset, algorithm: Algorithm) -> Path:
