@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 SIZES, SUB_TASKS, SEEDS = (10**4, 10**5, 10**6, 10**7), (1, 10, 100, 1000, 5000), (1, 2, 4, 8, 16, 32)
 ROWS, N, SEED = 10**6, 10, 1  # where another quantity is varied
+ROUND = 32  # updates in a round at least: a call has a cost of its own
 POINT = ("varied", "rows", "sub_tasks", "seeds", "data")
 COLUMNS = (*POINT, "ms_per_update", "cpu_ms_per_update", "table_mb", "start_mb", "peak_mb")
 
@@ -85,7 +86,7 @@ def measure(source: str, sub_tasks: int, seeds: int, seconds: float) -> dict[str
     start = _resident("VmRSS")
     algorithm = DROP(width=32, batch_size=64, n_sub_tasks=sub_tasks)
     loop, prepared = _loop(dataset, algorithm, seeds)
-    states, first, count = loop.init(), 0, 1
+    states, first, count = loop.init(), 0, ROUND
     clock: list[float] = []
     cpu: list[float] = []
     ends = time.perf_counter() + seconds
@@ -95,7 +96,7 @@ def measure(source: str, sub_tasks: int, seeds: int, seconds: float) -> dict[str
         clock.append((time.perf_counter() - began[0]) / count)
         cpu.append((time.process_time() - began[1]) / count)
         first += count
-        count = int(np.clip(0.2 / clock[-1], count, 4096))
+        count = int(np.clip(0.2 / clock[-1], ROUND, 4096))
     table = [] if dataset.on_disk else jax.tree.leaves(prepared.transitions)
     return {
         "ms_per_update": 1e3 * min(clock[2:]) / seeds,  # what else the machine does only adds to it
