@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from panels import Panel, draw
 
 if TYPE_CHECKING:
     from droprl.data import Dataset
@@ -189,44 +190,20 @@ def _shown(value: Any) -> str:
 
 
 def figure(found: list[dict[str, Any]]) -> str:
-    from droprl.report import figure as drawn
-
     titles = {"rows": "transitions", "sub_tasks": "sub-tasks N", "seeds": "seeds"}
     measures = {"cpu_ms_per_update": "CPU ms an update and seed", "peak_mb": "peak resident MiB"}
-    body, top = drawn.key([(0, 0, "data in memory"), (1, 1, "data on the disk")], 76), 92.0
-
-    def panel(name: str, width: float, _: bool) -> str:
-        measure, varied = name.split(" of ")
-        return _panel(found, measure, varied, titles[varied], width)
-
-    names = [f"{measure} of {varied}" for measure in measures for varied in titles]
-    panels, bottom = drawn.panels(names, top, 0, 230, panel, lambda name: measures[name.split(" of ")[0]])
+    places = {"memory": "data in memory", "disk": "data on the disk"}
+    panels = []
+    for measure, heading in measures.items():
+        for varied, title in titles.items():
+            of = [point for point in found if point["varied"] == varied]
+            series = {
+                name: {point[varied]: point[measure] for point in of if point["data"] == data}
+                for data, name in places.items()
+            }
+            panels.append(Panel(heading, title, {name: line for name, line in series.items() if line}))
     note = "the fastest of some rounds; small networks (width 32, batch 64), every point a process of its own"
-    return drawn.page("What an update costs against scale", drawn.Drawing(body + panels, bottom, note))
-
-
-def _panel(found: list[dict[str, Any]], measure: str, varied: str, title: str, width: float) -> str:
-    from droprl.report import figure as drawn
-    from droprl.report import svg
-    from droprl.report.charts import frame
-
-    of = [point for point in found if point["varied"] == varied]
-    values = sorted({point[varied] for point in of})
-    highest = [0.0] + [point[measure] for point in of]
-    area = frame(range(len(values)), highest, top=24, bottom=180, width=width, show_x=False, x_padding=0.06)
-    parts = [area.axes, drawn.place_axis(area, [_power(value) for value in values], title, 180)]
-    for series, data in enumerate(("memory", "disk")):
-        own = {point[varied]: point[measure] for point in of if point["data"] == data}
-        places = area.points([values.index(value) for value in own], own.values())
-        marks = "".join(svg.marker(series, x, y) for x, y in places if x is not None and y is not None)
-        parts.append(f'<path class="line s{series}" d="{svg.polyline(places)}"/>')
-        parts.append(f'<path class="mark s{series}" d="{marks}"/>')
-    return "".join(parts)
-
-
-def _power(value: int) -> str:
-    """Powers of ten from 10⁴ on as such."""
-    return f"10{'⁰¹²³⁴⁵⁶⁷⁸⁹'[len(str(value)) - 1]}" if value >= 10**4 else f"{value:,}"
+    return draw("What an update costs against scale", note, panels)
 
 
 if __name__ == "__main__":
