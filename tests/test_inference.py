@@ -186,7 +186,7 @@ class Doubling(eqx.Module):
 class Nearness(eqx.Module):
     price: float = 0.0  # of a large z, to tell f's own slope in z from the one through the action
 
-    def __call__(self, observation: jax.Array, action: jax.Array, z: jax.Array) -> jax.Array:
+    def shared(self, observation: jax.Array, action: jax.Array, z: jax.Array) -> jax.Array:
         return -jnp.sum((action - observation) ** 2) - self.price * jnp.sum(z**2)
 
 
@@ -315,7 +315,9 @@ def test_ascent_stops_when_no_start_rises_any_more() -> None:
     """On −z² steps of size 0.25 halve z: the gain of the t-th step is 3/4 · 4^(1−t) for the start at 1, and the step
     after the first gain that is too small is not taken."""
     for tolerance, taken in ((1.0, 2), (0.2, 3), (0.15, 4), (0.01, 6)):
-        reached = infer_jit(lambda z: -jnp.sum(z**2), [[1.0], [0.1]], step_size=0.25, starts=None, tolerance=tolerance)
+        reached = infer_jit(
+            lambda z: -jnp.sum(z**2), [[1.0], [0.1]], step_size=0.25, starts=None, ascent_steps=10, tolerance=tolerance
+        )
         np.testing.assert_allclose(reached.z, [0.1 * 0.5**taken], rtol=1e-5)
 
 

@@ -32,6 +32,7 @@ class Chosen(eqx.Module):
     """A policy of one line: the action as a function of the first and the present state of the episode."""
 
     rule: Any = eqx.field(static=True)
+    draws: bool = eqx.field(static=True, default=False)
 
     def start(self, n: int) -> Any:
         return jnp.zeros(n, bool), jnp.zeros(n)  # (under way, the first state's first number)

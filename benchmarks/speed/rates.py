@@ -62,7 +62,7 @@ def profile(loop: Loop, folder: Path, updates: int = 20) -> list[tuple[str, floa
         loop.run(states, 10, updates)
     (trace,) = folder.glob("**/perfetto_trace.json.gz")
     events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
-    devices = {e["pid"] for e in events if e["name"] == "process_name" and "GPU" in e["args"]["name"]}
+    devices = {e["pid"] for e in events if e.get("name") == "process_name" and "GPU" in e["args"]["name"]}
     took, calls = Counter[str](), Counter[str]()
     for event in events:
         if event.get("ph") == "X" and event["pid"] in devices:
@@ -74,6 +74,7 @@ def profile(loop: Loop, folder: Path, updates: int = 20) -> list[tuple[str, floa
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 5, 20])
+    parser.add_argument("--settings", nargs="+", default=list(SETTINGS), choices=list(SETTINGS))
     parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement, after compiling")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--profile", type=Path, help="a new folder for the trace")
@@ -83,8 +84,8 @@ def main() -> None:
     table = Table(
         "settings", "precision", "seeds", "updates/s", "compiling, s", title=f"{device}, JAX {jax.__version__}"
     )
-    for name, settings in SETTINGS.items():
-        resolved = settings.resolve(dataset)
+    for name in given.settings:
+        resolved = SETTINGS[name].resolve(dataset)
         prepared = resolved.prepare(dataset)
         for precision in ("float32", "bfloat16"):
             algorithm = replace(resolved, precision=precision)

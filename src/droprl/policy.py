@@ -6,7 +6,9 @@ normaliser, action bounds). Loading it needs neither the dataset nor the run.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +59,9 @@ class LoadedPolicy:
     ) -> None:
         self.policy, self.algorithm, self.spec, self.scaling, self.origin = policy, algorithm, spec, scaling, origin
         self._where = where
+        # Once, not with every action; and as leaves, because taking modules apart takes longer than a small product.
+        self._leaves, structure = jax.tree.flatten(jax.device_put((policy, scaling)))
+        self._step = _compiled_step(structure)
         self._carry: Carry = None
         self._n_episodes, self._n_actions = 0, 0
 
@@ -94,7 +99,8 @@ class LoadedPolicy:
         if reward is not None:
             earned = self._rewards(reward)
             self._carry = self._carry if begins else tell_rewards(self._carry, earned)
-        self._carry, actions = self.step(self._carry, batch, jax.random.key(self._n_actions))
+        key = jax.random.key(self._n_actions) if self.policy.draws else None
+        self._carry, actions = self.step(self._carry, batch, key)
         self._n_actions += 1
         return actions if given.ndim == 2 else actions[0]
 
@@ -117,9 +123,10 @@ class LoadedPolicy:
         """The memory of n new episodes, for callers that keep it themselves."""
         return self.policy.start(n)
 
-    def step(self, carry: Carry, observations: np.ndarray, key: Array) -> tuple[Carry, np.ndarray]:
-        """One step of every episode: the new memory and the actions."""
-        carry, actions = _step(self.policy, self.scaling, carry, jnp.asarray(observations, jnp.float32), key)
+    def step(self, carry: Carry, observations: np.ndarray, key: Array | None) -> tuple[Carry, np.ndarray]:
+        """One step of every episode: the new memory and the actions. A policy that does not draw needs no key."""
+        carry, actions = self._step(self._leaves, carry, np.asarray(observations, np.float32), key)
+        actions.copy_to_host_async()
         return carry, np.array(actions)  # a copy: environments may change what they are given
 
     def adapted(self, **changes: Any) -> LoadedPolicy:
@@ -153,14 +160,24 @@ class LoadedPolicy:
         return folder
 
 
-def step_policy(policy: Policy, scaling: Scaling, carry: Carry, observations: Array, key: Array) -> tuple[Carry, Array]:
+def step_policy(
+    policy: Policy, scaling: Scaling, carry: Carry, observations: Array, key: Array | None
+) -> tuple[Carry, Array]:
     """Between the task's units and the policy's."""
     normalized = jnp.asarray(scaling.observations_in(observations))
     carry, actions = policy.act(carry, normalized, key)
     return carry, jnp.clip(scaling.actions_out(actions), scaling.action_low, scaling.action_high)
 
 
-_step = jax.jit(step_policy)  # compiled once for all policies of one shape: seeds and checkpoints share it
+@lru_cache(maxsize=64)
+def _compiled_step(structure: Any) -> Callable[..., tuple[Carry, Array]]:
+    """One program for all policies of one structure: seeds and checkpoints share it."""
+
+    def step(leaves: list[Array], carry: Carry, observations: Array, key: Array | None) -> tuple[Carry, Array]:
+        policy, scaling = jax.tree.unflatten(structure, leaves)
+        return step_policy(policy, scaling, carry, observations, key)
+
+    return jax.jit(step)
 
 
 def load_policy(

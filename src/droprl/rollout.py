@@ -98,16 +98,21 @@ class _Players:
                 for parts in ([p.policy for p in policies], [p.scaling for p in policies])
             )
 
+    @property
+    def draw(self) -> bool:
+        return self.policies[0].policy.draws
+
     def start(self, n: int) -> Carry:
         if len(self.policies) == 1:
             return self.policies[0].start(n)
         return jax.vmap(lambda policy: policy.start(n // len(self.policies)))(self._stacked)
 
-    def step(self, carry: Carry, observations: np.ndarray, keys: jax.Array) -> tuple[Carry, np.ndarray]:
+    def step(self, carry: Carry, observations: np.ndarray, keys: jax.Array | None) -> tuple[Carry, np.ndarray]:
         if len(self.policies) == 1:
             return self.policies[0].step(carry, observations, keys)
         given = jnp.asarray(self._of_each(observations), jnp.float32)
-        carry, actions = _step_together(self._stacked, self._scaling, carry, given, self._of_each(keys))
+        keys = None if keys is None else self._of_each(keys)
+        carry, actions = _step_together(self._stacked, self._scaling, carry, given, keys)
         return carry, np.array(actions).reshape(len(observations), -1)
 
     def after_step(self, carry: Carry, fresh: Carry, rewards: np.ndarray, began_anew: np.ndarray) -> Carry:
@@ -144,7 +149,7 @@ def _play(
     fresh = players.start(len(envs))
     carry, seconds, actions_taken, calls = fresh, 0.0, 0, 0
     while (playing >= 0).any():
-        keys = _keys((seed + playing).astype(np.uint32), lengths[owner, playing])
+        keys = _keys((seed + playing).astype(np.uint32), lengths[owner, playing]) if players.draw else None
         began = time.perf_counter()
         carry, actions = players.step(carry, observations, keys)
         if calls > 0:  # the first call compiles
@@ -204,7 +209,7 @@ def play_episode(
     steps: list[tuple[np.ndarray, np.ndarray, float, np.ndarray, int]] = []
     ended = truncated = False
     while len(steps) < limit and not (ended or truncated):
-        keys = _keys(np.array([seed], np.uint32), np.array([len(steps)]))
+        keys = _keys(np.array([seed], np.uint32), np.array([len(steps)])) if policy.policy.draws else None
         carry, actions = policy.step(carry, observation[None], keys)
         action = actions[0]
         if noise is not None:

@@ -28,8 +28,8 @@ class Adaptation:
     rule: InferenceRule = "grad-ada"
     """best and grad infer z once, at the initial state; best-ada and grad-ada infer it again as the episode goes on.
     first asks no score model: it is the z of the sub-task with the highest return in the data."""
-    ascent_steps: int = 10
-    """K, the number of gradient-ascent steps of grad and grad-ada; 100 in the paper."""
+    ascent_steps: int = 5
+    """K, the number of gradient-ascent steps of grad and grad-ada; 100 in the paper, which earned no more."""
     step_size: float = 0.1
     """What the gradient is multiplied by in an ascent step; with normalized steps, their length."""
     step_rule: Literal["plain", "normalized"] = "plain"

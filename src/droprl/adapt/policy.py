@@ -26,8 +26,13 @@ class Policy(Protocol):
         """The memory of n episodes that begin now; every leaf has the episode as its first axis."""
         ...
 
-    def act(self, carry: Carry, observations: Array, key: Array) -> tuple[Carry, Array]:
+    def act(self, carry: Carry, observations: Array, key: Array | None) -> tuple[Carry, Array]:
         """One action for each of the n observations; `key` is one key for all, or one for each episode."""
+        ...
+
+    @property
+    def draws(self) -> bool:
+        """Whether `act` makes use of its key: a key costs a call of its own, and most policies need none."""
         ...
 
 
@@ -55,9 +60,13 @@ class FixedPolicy(eqx.Module):
     def start(self, n: int) -> Carry:
         return ()
 
-    def act(self, carry: Carry, observations: Array, key: Array) -> tuple[Carry, Array]:
+    def act(self, carry: Carry, observations: Array, key: Array | None) -> tuple[Carry, Array]:
         z = jnp.broadcast_to(self.z, (observations.shape[0], *self.z.shape))
-        return carry, _actions(self.behavior_policy, observations, z, key, self.sample_actions)
+        return carry, _actions(self.behavior_policy, observations, z, key, self.draws)
+
+    @property
+    def draws(self) -> bool:
+        return self.sample_actions
 
 
 class Episode(NamedTuple):
@@ -80,21 +89,27 @@ class AdaptivePolicy(eqx.Module):
         z = jnp.zeros((n, self.embeddings.shape[1]), self.embeddings.dtype)
         return Episode(jnp.zeros(n, jnp.int32), Inferred(z, jnp.zeros(n, z.dtype), jnp.zeros(n, jnp.int32)))
 
-    def act(self, carry: Episode, observations: Array, key: Array) -> tuple[Episode, Array]:
-        due = carry.step == 0
-        if self.adaptation.rule in ("best-ada", "grad-ada"):
-            due = carry.step % self.adaptation.reinference_interval == 0
-        # The whole batch skips the search when no episode is due, which is what makes DROP(m) cheap.
-        inferred = jax.lax.cond(
-            jnp.any(due), lambda: jax.vmap(self._infer_after)(observations, carry), lambda: carry.inferred
-        )
-        inferred = jax.tree.map(
-            lambda new, old: jnp.where(due.reshape(due.shape + (1,) * (new.ndim - 1)), new, old),
-            inferred,
-            carry.inferred,
-        )
-        actions = _actions(self.behavior_policy, observations, inferred.z, key, self.sample_actions)
+    def act(self, carry: Episode, observations: Array, key: Array | None) -> tuple[Episode, Array]:
+        inferred = self._inferred(carry, observations)
+        actions = _actions(self.behavior_policy, observations, inferred.z, key, self.draws)
         return Episode(carry.step + 1, inferred), actions
+
+    @property
+    def draws(self) -> bool:
+        return self.sample_actions
+
+    def _inferred(self, carry: Episode, observations: Array) -> Inferred:
+        """What the episodes go by in this step: inferred anew in those that are due."""
+        infer_all = jax.vmap(self._infer_after)
+        adapts = self.adaptation.rule in ("best-ada", "grad-ada")
+        if adapts and self.adaptation.reinference_interval == 1:
+            return infer_all(observations, carry)
+        due = carry.step % self.adaptation.reinference_interval == 0 if adapts else carry.step == 0
+        # The whole batch skips the search when no episode is due, which is what makes DROP(m) cheap.
+        new = jax.lax.cond(jnp.any(due), lambda: infer_all(observations, carry), lambda: carry.inferred)
+        return jax.tree.map(
+            lambda new, old: jnp.where(due.reshape(due.shape + (1,) * (new.ndim - 1)), new, old), new, carry.inferred
+        )
 
     def _infer_after(self, observation: Array, episode: Episode) -> Inferred:
         began = Inferred(self.embeddings[0], jnp.zeros((), self.embeddings.dtype), jnp.zeros((), jnp.int32))
@@ -111,9 +126,9 @@ class AdaptivePolicy(eqx.Module):
         return infer(score, self.embeddings, self.adaptation, last)
 
 
-def _actions(behavior_policy: BehaviorPolicy, observations: Array, z: Array, key: Array, sample_actions: bool) -> Array:
+def _actions(behavior_policy: BehaviorPolicy, observations: Array, z: Array, key: Array | None, draws: bool) -> Array:
     encoded = jax.vmap(behavior_policy.encode)(observations)
-    if sample_actions:
+    if draws and key is not None:
         keys = key if key.ndim else jax.random.split(key, observations.shape[0])
         return jax.vmap(behavior_policy.sample)(encoded, z, keys)
     return jax.vmap(behavior_policy.mode)(encoded, z)

@@ -248,10 +248,10 @@ class DROP:
         self, networks: Networks, target: AnyScoreModel, multiplier: Array, batch: Batch, key: Array
     ) -> tuple[Array, Metrics]:
         """Cloning + TD + λ · (gap − η), the mean over a batch. Cloning moves φ and β; the rest moves f."""
-        table = networks.embedding.table()
-        policy, score_model = networks.behavior_policy, networks.score_model
         if self.precision == "bfloat16":
-            policy, score_model, target = with_bfloat16_products((policy, score_model, target))
+            networks, target = with_bfloat16_products((networks, target))
+        policy, score_model = networks.behavior_policy, networks.score_model
+        table = networks.embedding.table()
         z = table[batch.sub_task]
         policy_key, score_key, unseen_key = jax.random.split(key, 3)
         policy_z = _smoothed(z, self.policy_smoothing, policy_key)

@@ -164,7 +164,11 @@ class TransformerPolicy(eqx.Module):
             reward=jnp.zeros(n, dtype),
         )
 
-    def act(self, carry: Context, observations: Array, key: Array) -> tuple[Context, Array]:
+    @property
+    def draws(self) -> bool:
+        return False
+
+    def act(self, carry: Context, observations: Array, key: Array | None) -> tuple[Context, Array]:
         to_go = carry.return_to_go - carry.reward / self.return_scale
         clocks = carry.step[:, None] + jnp.arange(1 - self.context, 1)
         window = Window(
