@@ -74,8 +74,10 @@ def infer(score: Score, embeddings: Array, adaptation: Adaptation) -> Inferred:
     return Inferred(ascended[chosen], final_scores[chosen], starts[chosen])
 
 
-def ascend(score: Score, start: Array, adaptation: Adaptation, low: Array, high: Array) -> Array:
-    """K steps of gradient ascent from one embedding, kept inside the region."""
+def ascend(
+    score: Score, start: Array, adaptation: Adaptation, low: Array, high: Array, steps: Array | None = None
+) -> Array:
+    """K steps of gradient ascent from one embedding, kept inside the region; `steps` is a K known only later."""
     gradient = jax.grad(lambda z: score(z))
 
     def step(_: int, z: Array) -> Array:
@@ -84,7 +86,7 @@ def ascend(score: Score, start: Array, adaptation: Adaptation, low: Array, high:
             direction = direction / (jnp.linalg.norm(direction) + 1e-8)
         return _keep_inside(z + adaptation.step_size * direction, start, adaptation, low, high)
 
-    return jax.lax.fori_loop(0, adaptation.ascent_steps, step, start)
+    return jax.lax.fori_loop(0, adaptation.ascent_steps if steps is None else steps, step, start)
 
 
 def embedding_box(embeddings: Array) -> tuple[Array, Array]:

@@ -1,0 +1,93 @@
+"""One step of a policy, compiled ahead for batches of 1, 2, 4 … rows: under load nothing is compiled any more."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from droprl.adapt import AdaptivePolicy, HearsRewards
+from droprl.adapt.policy import Carry, Episode
+from droprl.policy import LoadedPolicy, step_policy
+
+
+class Rows(NamedTuple):
+    """What some episodes are at: arrays with a row for each. Memory is that of `policy.start`, on the host."""
+
+    observations: np.ndarray  # (n, observation_size) float32
+    memory: Carry
+    rewards: np.ndarray  # (n,) float32 of the step before; 0 where there was none
+
+
+class Acted(NamedTuple):
+    """What the policy answers, a row an episode; of a policy that infers no embedding the last three are None."""
+
+    memory: Carry
+    actions: np.ndarray
+    embedding: np.ndarray | None
+    score: np.ndarray | None
+    sub_task: np.ndarray | None  # whose embedding the search started from
+
+
+def remembers(loaded: LoadedPolicy) -> bool:
+    """Whether the next action depends on more than the observation: then every episode needs a session."""
+    policy = loaded.policy
+    if isinstance(policy, AdaptivePolicy):
+        every_step = policy.adaptation.rule in ("best-ada", "grad-ada") and policy.adaptation.reinference_interval == 1
+        return policy.adaptation.rule != "first" and not every_step
+    return bool(jax.tree.leaves(policy.start(1)))
+
+
+class Engine:
+    """The compiled steps of one policy; `largest` is the most rows that it takes at once, a power of two."""
+
+    def __init__(self, loaded: LoadedPolicy, largest: int) -> None:
+        self.loaded, self.largest = loaded, largest
+        self._weights, self._shape = eqx.partition((loaded.policy, loaded.scaling), eqx.is_array)
+        self._first = jax.tree.map(lambda leaf: np.asarray(leaf[0]), loaded.start(1))
+        self._calls = 0
+        self._programs: dict[int, Any] = {}
+        size = 1
+        while size <= largest:
+            self._programs[size] = self._compiled(size)
+            size *= 2
+
+    def start(self, n: int) -> Carry:
+        """The memory of n episodes that begin."""
+        return jax.tree.map(lambda leaf: np.broadcast_to(leaf, (n, *leaf.shape)), self._first)
+
+    def step(self, parts: list[Rows]) -> list[Acted]:
+        """All parts in one call; each gets its own rows back."""
+        counts = [len(part.observations) for part in parts]
+        total = sum(counts)
+        size = 1 << (total - 1).bit_length()
+        # What fills the batch up is the first row again: a state that somebody did ask about, so nothing odd can come up.
+        padding = [jax.tree.map(lambda leaf: leaf[:1], parts[0])] * (size - total)
+        joined = jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts, *padding)
+        self._calls += 1
+        answer = jax.device_get(self._programs[size](self._weights, *joined, np.uint32(self._calls % 2**32)))
+        ends = np.cumsum(counts).tolist()
+        return [
+            jax.tree.map(lambda leaf, a=end - n, b=end: leaf[a:b], answer)
+            for n, end in zip(counts, ends, strict=True)
+        ]
+
+    def _compiled(self, size: int) -> Any:
+        shape = self._shape
+
+        def step(weights: Any, observations: Array, memory: Carry, rewards: Array, call: Array) -> Acted:
+            policy, scaling = eqx.combine(weights, shape)
+            keys = jax.random.split(jax.random.key(call), size)
+            heard = memory.rewarded(rewards) if isinstance(memory, HearsRewards) else memory
+            memory, actions = step_policy(policy, scaling, heard, observations, keys)
+            if isinstance(memory, Episode):
+                return Acted(memory, actions, memory.inferred.z, memory.inferred.score, memory.inferred.start)
+            return Acted(memory, actions, None, None, None)
+
+        observations = jnp.zeros((size, self.loaded.spec.observation_size), jnp.float32)
+        like = (self._weights, observations, self.start(size), jnp.zeros(size, jnp.float32), np.uint32(0))
+        return jax.jit(step).lower(*like).compile()
