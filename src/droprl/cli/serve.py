@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 import tyro
@@ -25,7 +25,7 @@ class ServeOptions:
 
     policy: Annotated[Folder, tyro.conf.arg(metavar="POLICY")]
     """A policy folder (`drop export`) or the folder of a run."""
-    adaptation: AdaptationOptions = AdaptationOptions()
+    adaptation: AdaptationOptions = field(default_factory=AdaptationOptions)
     seed: int | None = None
     """Of a run, which seed; by default the first."""
     host: str = "127.0.0.1"

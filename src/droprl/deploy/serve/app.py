@@ -159,7 +159,9 @@ def _add_sessions(app: FastAPI, service: Service) -> None:
         carry = None
         try:
             if len(observations) != opened.episodes:
-                raise HTTPException(409, f"{len(observations)} observations for {opened.episodes} episodes of the session")
+                raise HTTPException(
+                    409, f"{len(observations)} observations for {opened.episodes} episodes of the session"
+                )
             rewards = _rewards(asked.reward, opened)
             acted = await service.act(observations, opened.memory, rewards)
             carry = acted.memory
@@ -212,7 +214,9 @@ def _answer(acted: Acted, alone: bool) -> Response:
 def _told(question: Any, answer: Any, *refusals: int) -> dict[str, Any]:
     """What the OpenAPI page says of an endpoint that reads its body itself."""
     content = {"application/json": {"schema": question.model_json_schema()}}
-    body = {"requestBody": {"content": content, "required": any(f.is_required() for f in question.model_fields.values())}}
+    body = {
+        "requestBody": {"content": content, "required": any(f.is_required() for f in question.model_fields.values())}
+    }
     return {"openapi_extra": body, "response_model": answer, "responses": _refusals(*refusals)}
 
 

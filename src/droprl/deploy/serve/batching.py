@@ -24,7 +24,7 @@ class _Job:
 
 
 class Batcher:
-    """Nobody is made to wait for company: a request alone is answered at once, those that came meanwhile go together."""
+    """Nobody waits for company: a request alone is answered at once, and those that came meanwhile go together."""
 
     def __init__(self, engine: Engine, most_waiting: int = 1024, on_batch: Callable[[int], None] | None = None) -> None:
         self._engine, self._on_batch = engine, on_batch

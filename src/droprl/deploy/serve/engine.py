@@ -24,13 +24,13 @@ class Rows(NamedTuple):
 
 
 class Acted(NamedTuple):
-    """What the policy answers, a row an episode; of a policy that infers no embedding the last three are None."""
+    """What the policy answers, a row an episode; of one that infers no embedding the last three are None."""
 
     memory: Carry
-    actions: np.ndarray
-    embedding: np.ndarray | None
-    score: np.ndarray | None
-    sub_task: np.ndarray | None  # whose embedding the search started from
+    actions: Any  # arrays, on the host when they are handed out
+    embedding: Any
+    score: Any
+    sub_task: Any  # whose embedding the search started from
 
 
 def remembers(loaded: LoadedPolicy) -> bool:
@@ -65,15 +65,14 @@ class Engine:
         counts = [len(part.observations) for part in parts]
         total = sum(counts)
         size = 1 << (total - 1).bit_length()
-        # What fills the batch up is the first row again: a state that somebody did ask about, so nothing odd can come up.
+        # What fills the batch up is the first row again, a state that somebody did ask about: nothing odd can come up.
         padding = [jax.tree.map(lambda leaf: leaf[:1], parts[0])] * (size - total)
         joined = jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts, *padding)
         self._calls += 1
         answer = jax.device_get(self._programs[size](self._weights, *joined, np.uint32(self._calls % 2**32)))
         ends = np.cumsum(counts).tolist()
         return [
-            jax.tree.map(lambda leaf, a=end - n, b=end: leaf[a:b], answer)
-            for n, end in zip(counts, ends, strict=True)
+            jax.tree.map(lambda leaf, a=end - n, b=end: leaf[a:b], answer) for n, end in zip(counts, ends, strict=True)
         ]
 
     def _compiled(self, size: int) -> Any:

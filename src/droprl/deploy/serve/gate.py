@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hmac
+import ipaddress
 import time
 from typing import Any
 
@@ -15,7 +16,6 @@ from droprl.deploy.serve.measures import Measures
 from droprl.deploy.serve.wire import too_large
 
 OPEN_PATHS = ("/health",)
-OWN_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
 
 class Gate:
@@ -58,8 +58,10 @@ class Gate:
         if self._token is None:
             host = headers.get(b"host", "")
             name = host if host.endswith("]") else host.rpartition(":")[0] or host
-            if name.lower() not in OWN_NAMES:
-                return HTTPException(421, f"this service is not {name or 'nameless'}: ask localhost, or give it a --token")
+            if not is_loopback(name.lower().strip("[]")):
+                return HTTPException(
+                    421, f"this service is not {name or 'nameless'}: ask localhost, or give it a --token"
+                )
         elif scope["path"] not in OPEN_PATHS and not self._shown(headers.get(b"authorization", "")):
             way = "Basic" if scope["path"] == "/" else "Bearer"
             challenge = {"www-authenticate": f'{way} realm="droprl"'}
@@ -80,6 +82,13 @@ class Gate:
             return False
         assert self._token is not None
         return hmac.compare_digest(value.strip().encode(), self._token.encode())
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def refused(error: HTTPException) -> JSONResponse:

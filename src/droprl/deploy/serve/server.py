@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import signal
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
+from droprl.deploy.serve.gate import is_loopback
 from droprl.errors import DropError
 
 DRAIN_SECONDS = 30
@@ -20,24 +20,18 @@ def check_address(host: str, token: str | None) -> None:
     """Whoever can reach the port can use the policy: beyond this machine only with a token."""
     if token is not None and (not token.strip() or not token.isascii()):
         raise DropError("the token is blank or not ASCII: give one that nobody guesses")
-    if token is None and not _is_loopback(host):
+    if token is None and not is_loopback(host):
         raise DropError(
-            f"{host}: can be reached from other machines: give a token (DROP_TOKEN=… or --token), "
-            "or serve on 127.0.0.1"
+            f"{host}: can be reached from other machines: give a token (DROP_TOKEN=… or --token), or serve on 127.0.0.1"
         )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 class Server(uvicorn.Server):
     """On SIGTERM or Ctrl-C: takes no more requests, answers those under way, and ends as if nothing were wrong."""
 
-    def __init__(self, app: FastAPI, host: str, port: int, when_ready: Callable[[int], None], at_end: Callable[[], None]):
+    def __init__(
+        self, app: FastAPI, host: str, port: int, when_ready: Callable[[int], None], at_end: Callable[[], None]
+    ):
         super().__init__(
             uvicorn.Config(
                 app,

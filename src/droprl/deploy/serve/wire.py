@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeVar
 
 import numpy as np
 from fastapi import HTTPException, Request
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, create_model
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, ValidationError, create_model
 
 from droprl.data.transitions import Spec
 
@@ -85,10 +85,17 @@ class Shapes:
         act = create_model("Observation", __base__=Question, observation=(either, ...))
         session_act = create_model("ObservationAndReward", __base__=act, reward=(told, None))
         side_by_side = "episodes that this session plays side by side"
-        episodes: Any = Annotated[int, Field(ge=1, le=most_rows, strict=True, description=side_by_side)]
+        episodes: Any = Annotated[
+            int, Field(ge=1, le=most_rows, strict=True, description=side_by_side), BeforeValidator(_whole)
+        ]
         session = create_model("NewSession", __base__=Question, episodes=(episodes, 1))
         numbers = most_rows * (spec.observation_size + 1)
         return cls(act, session_act, session, 4096 + BYTES_A_NUMBER * numbers)
+
+
+def _whole(number: Any) -> Any:
+    """2.0 is an integer in JSON."""
+    return int(number) if isinstance(number, float) and number.is_integer() else number
 
 
 def _how_many(observation: Any) -> str:

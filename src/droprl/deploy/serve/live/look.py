@@ -65,7 +65,7 @@ def see(
     """The action in the task's units, and the sight, on the host."""
     n = len(policy.embeddings)
     starts = min(policy.adaptation.starts or n, n) if settings.rule == "grad-ada" else 1
-    numbers = (np.int32(settings.climb), np.int32(starts), np.bool_(settings.due(since)))
+    numbers = (jnp.int32(settings.climb), jnp.int32(starts), jnp.bool_(settings.due(since)))
     action, sight = _see(policy, scaling, held, jnp.asarray(observation, jnp.float32), *numbers, key)
     return np.array(action), jax.device_get(sight)
 

@@ -93,6 +93,6 @@ def set_the_scene(env: gymnasium.Env[Any, Any]) -> None:
     viewer = renderer.viewer
     for flag in (mujoco.mjtRndFlag.mjRND_SHADOW, mujoco.mjtRndFlag.mjRND_REFLECTION):
         viewer.scn.flags[flag] = 0
-    if body is not inner or env.spec is not None and "maze" in env.spec.id.lower():
+    if body is not inner:
         viewer.cam.elevation = -80.0
         viewer.cam.distance *= 0.8

@@ -24,8 +24,8 @@ FILES = {
     "/docs.js": "docs.js",
 }
 OWN_FILES_ONLY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; connect-src 'self'; frame-ancestors 'self'; "
-    "base-uri 'none'; form-action 'none'"
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; connect-src 'self'; "
+    "frame-ancestors 'self'; base-uri 'none'; form-action 'none'"
 )
 MOST_ASCENT_STEPS, LONGEST_INTERVAL = 200, 200
 MOST_BYTES = 4096

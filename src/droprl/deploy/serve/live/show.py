@@ -118,7 +118,7 @@ class Show:
         """Settings, `task`, `paused`, or `restart`."""
         if changes.pop("restart", False):
             changes["restarts"] = self.wish.restarts + 1
-        own = {name: changes.pop(name) for name in ("task", "paused", "restarts") if name in changes}
+        own: dict[str, Any] = {name: changes.pop(name) for name in ("task", "paused", "restarts") if name in changes}
         if own.get("task", self.wish.task) not in self._stage.tasks:
             raise DropError(f"{own['task']}: is not a task for this policy: choose from {', '.join(self._stage.tasks)}")
         if changes:
@@ -239,9 +239,7 @@ class Episode:
         if adaptive is None or self._settings is None or self._held is None:
             self._carry, actions = loaded.step(self._carry, self._observation[None], key)
             return actions[0], None
-        action, sight = see(
-            adaptive, loaded.scaling, self._settings, self._since, self._held, self._observation, key
-        )
+        action, sight = see(adaptive, loaded.scaling, self._settings, self._since, self._held, self._observation, key)
         self._held, self._since = sight.held, self._since + 1
         return action, sight
 
