@@ -116,7 +116,7 @@ def test_bad_input_is_refused_with_the_reason_and_never_reaches_the_policy(
     def never(parts: list[Rows]) -> None:
         raise AssertionError("reached the policy")
 
-    service: Service = client.service  # type: ignore[attr-defined]
+    service: Service = client.service
     monkeypatch.setattr(service.engine, "step", never)
     headers = {"content-type": "application/json"}
     answer = client.post("/act", content=body.encode(errors="surrogatepass"), headers=headers)
@@ -135,7 +135,7 @@ def test_other_kinds_paths_and_methods_are_refused(client: TestClient) -> None:
 
 
 def test_an_action_that_is_not_finite_is_not_sent(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    service: Service = client.service  # type: ignore[attr-defined]
+    service: Service = client.service
     step = service.engine.step
     spoilt = lambda parts: [a._replace(actions=np.full_like(a.actions, np.nan)) for a in step(parts)]  # noqa: E731
     monkeypatch.setattr(service.engine, "step", spoilt)
@@ -270,7 +270,7 @@ def test_under_load_nothing_is_compiled(policy: LoadedPolicy) -> None:
     engine.step(rows)
     compiled: list[str] = []
     jax.monitoring.register_event_duration_secs_listener(
-        lambda name, *_, **__: compiled.append(name) if "backend_compile" in name else None
+        lambda event, duration_secs, **_: compiled.append(event) if "backend_compile" in event else None
     )
     for n in range(1, 6):
         engine.step(rows[:n])
@@ -340,12 +340,12 @@ def test_pages_take_nothing_from_elsewhere(client: TestClient) -> None:
 def test_the_service_keeps_to_its_own_description(policy: LoadedPolicy) -> None:
     """schemathesis asks what the OpenAPI page allows, and what it does not, and judges the answers."""
     with client_of(policy, Limits(rows=2, sessions=10_000)) as client:
-        service: Service = client.service  # type: ignore[attr-defined]
+        service: Service = client.service
         headers = {"host": "localhost"}
         schema = schemathesis.openapi.from_asgi("/openapi.json", make_app(service), headers=headers)
         asked = []
         for result in schema.get_all_operations():
-            operation = result.ok()
+            operation: Any = result.ok()  # type: ignore[union-attr]
             asked.append(operation.label)
             for mode in GenerationMode if operation.method == "post" else [GenerationMode.POSITIVE]:
 

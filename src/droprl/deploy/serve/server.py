@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from types import FrameType
@@ -54,7 +55,8 @@ class Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
         """uvicorn's own would raise the signal again when all is done, and the process would seem to have crashed."""
-        before = {sig: signal.signal(sig, self.handle_exit) for sig in (signal.SIGINT, signal.SIGTERM)}
+        heard = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
+        before = {sig: signal.signal(sig, self.handle_exit) for sig in heard}
         try:
             yield
         finally:
