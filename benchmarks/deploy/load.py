@@ -78,6 +78,8 @@ def main(options: Options) -> None:
             options.out.write_text(json.dumps({**about, "results": results}, indent=1) + "\n", encoding="utf-8")
         server.send_signal(signal.SIGTERM)
         print(f"exit code after SIGTERM: {server.wait(60)}")
+    except OSError:
+        raise SystemExit(f"the service is gone (exit code {server.wait(10)})") from None
     finally:
         server.kill()
 
