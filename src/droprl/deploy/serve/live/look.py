@@ -6,7 +6,7 @@ the policy itself would is tested, rule by rule.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -16,7 +16,7 @@ import numpy as np
 from jax import Array
 
 from droprl.adapt import AdaptivePolicy, FixedPolicy, InferenceRule
-from droprl.adapt.inference import ascend, embedding_box
+from droprl.adapt.inference import climb
 from droprl.data.scaling import Scaling
 from droprl.networks import score_of_behavior
 from droprl.policy import step_policy
@@ -88,8 +88,8 @@ def _see(
         return score_of_behavior(policy.score_model, policy.behavior_policy, normalized, encoded, z)
 
     scores = jax.vmap(score)(policy.embeddings)
-    box = embedding_box(policy.embeddings)
-    ends = jax.vmap(lambda z: ascend(score, z, policy.adaptation, *box, steps=ascent_steps))(policy.embeddings)
+    in_full = replace(policy.adaptation, tolerance=0.0)
+    ends = climb(score, policy.embeddings, policy.embeddings, policy.embeddings, in_full, ascent_steps)
     ranks = jnp.argsort(jnp.argsort(-scores))
     chosen = jnp.argmax(jnp.where(ranks < starts, jax.vmap(score)(ends), -jnp.inf)).astype(jnp.int32)
     held = Held(jnp.where(due, ends[chosen], held.z), jnp.where(due, chosen, held.start))
