@@ -134,6 +134,16 @@ def test_other_kinds_paths_and_methods_are_refused(client: TestClient) -> None:
     assert client.get("/info", headers={"host": "[::1]:80"}).status_code == 200
 
 
+def test_another_sites_page_may_link_here_and_do_nothing_else(client: TestClient) -> None:
+    for site in ("cross-site", "same-site"):
+        headers = {"sec-fetch-site": site, "sec-fetch-mode": "no-cors"}
+        assert client.post("/sessions", headers=headers).status_code == 403  # needs no body, so no browser would ask us
+        assert client.get("/live/stream", headers=headers).status_code == 403
+        assert client.post("/sessions", headers=headers | {"sec-fetch-mode": "navigate"}).status_code == 403  # a form
+        assert client.get("/", headers=headers | {"sec-fetch-mode": "navigate"}).status_code == 200
+    assert client.get("/info", headers={"sec-fetch-site": "same-origin", "sec-fetch-mode": "cors"}).status_code == 200
+
+
 def test_an_action_that_is_not_finite_is_not_sent(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     service: Service = client.service
     step = service.engine.step
@@ -144,11 +154,20 @@ def test_an_action_that_is_not_finite_is_not_sent(client: TestClient, monkeypatc
     assert "no finite action" in answer.json()["error"]
 
 
+def test_health_says_when_the_policy_no_longer_answers(policy: LoadedPolicy) -> None:
+    with client_of(policy, Limits(rows=1)) as client:
+        service: Service = client.service
+        assert client.get("/health").status_code == 200
+        service.batcher.close()
+        assert client.get("/health").status_code == 503
+
+
 # --- sessions ---
 
 
 @pytest.mark.parametrize(
-    "adaptation", [{"rule": "best"}, {"rule": "grad"}, {"rule": "grad-ada", "reinference_interval": 2}]
+    "adaptation",
+    [{"rule": "best"}, {"rule": "grad"}, {"reinference_interval": 2}, {"warm_start": True, "step_size": 0.5}],
 )
 def test_a_session_remembers_as_the_policy_does(policy: LoadedPolicy, adaptation: dict[str, Any]) -> None:
     policy = policy.adapted(**adaptation)

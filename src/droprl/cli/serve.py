@@ -10,10 +10,11 @@ import tyro
 
 from droprl.cli.evaluate import AdaptationOptions
 from droprl.cli.options import Folder, parse, use_compilation_cache
-from droprl.errors import DropError
+from droprl.errors import DropError, require
 from droprl.policy import load_policy
 
 TOKEN_VARIABLE = "DROP_TOKEN"
+MOST_ROWS = 4096
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,7 @@ def serve(words: list[str]) -> None:
         raise DropError(f"`drop serve` needs {error.name}: pip install 'droprl[serve]'") from error
     token = options.token if options.token is not None else os.environ.get(TOKEN_VARIABLE)
     check_address(options.host, token)
-    if options.most_rows < 1 or options.most_rows & (options.most_rows - 1):
-        raise DropError(f"--most-rows is {options.most_rows}: it must be a power of two")
+    _check(options)
     loaded = load_policy(options.policy, seed=options.seed, **options.adaptation.chosen())
     print(f"{loaded!r}: compiling for 1 to {options.most_rows} observations at once …", flush=True)
     limits = Limits(options.most_rows, options.most_sessions, options.session_idle)
@@ -73,4 +73,15 @@ def serve(words: list[str]) -> None:
         raise DropError(f"{options.host}:{options.port}: cannot be listened on: choose another --port") from end
     finally:
         service.close()
+    if not server.drained:
+        raise DropError("ended before every request under way was answered")
     print("drained: every request under way was answered", flush=True)
+
+
+def _check(options: ServeOptions) -> None:
+    if not 1 <= options.most_rows <= MOST_ROWS or options.most_rows & (options.most_rows - 1):
+        raise DropError(f"--most-rows is {options.most_rows}: it must be a power of two, {MOST_ROWS} at most")
+    if not 0 <= options.port <= 65535:
+        raise DropError(f"--port is {options.port}: it must be from 0 to 65535")
+    require(options, "at least 1", "most_sessions")
+    require(options, "above 0", "session_idle")

@@ -43,6 +43,7 @@ MEANING = {
     429: "too many sessions are open",
     503: "too many requests are waiting",
 }
+ENDED = "the policy no longer answers: start the service again"
 READING = (401, 408, 413, 415, 422)
 
 
@@ -164,7 +165,7 @@ def _add_sessions(app: FastAPI, service: Service) -> None:
                 )
             rewards = _rewards(asked.reward, opened)
             acted = await service.act(observations, opened.memory, rewards)
-            carry = acted.memory
+            carry = jax.tree.map(np.array, acted.memory)  # a copy: a view would keep the whole batch
         finally:
             sessions.end(session, carry)
         return _answer(acted, alone)
@@ -186,10 +187,10 @@ def _rewards(given: Any, session: memory.Session) -> np.ndarray:
 
 
 def _add_facts(app: FastAPI, service: Service) -> None:
-    @app.get("/health", response_model=wire.Health)
+    @app.get("/health", response_model=wire.Health, responses={503: {"model": wire.Refusal, "description": ENDED}})
     async def health() -> Response:
-        """Answers as long as the service does; needs no token."""
-        return JSONResponse({"status": "ok"})
+        """Whether it can act; needs no token."""
+        return JSONResponse({"status": "ok"}) if service.batcher.works else JSONResponse({"error": ENDED}, 503)
 
     @app.get("/info", responses=_refusals(401))
     async def info() -> dict[str, Any]:

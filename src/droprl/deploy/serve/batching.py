@@ -36,6 +36,10 @@ class Batcher:
     def waiting(self) -> int:
         return self._queue.qsize()
 
+    @property
+    def works(self) -> bool:
+        return self._thread.is_alive()
+
     async def act(self, rows: Rows) -> Acted:
         """At most `engine.largest` rows."""
         loop = asyncio.get_running_loop()

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from droprl.adapt import AdaptivePolicy, HearsRewards
+from droprl.adapt import AdaptivePolicy, HearsRewards, Policy
 from droprl.adapt.policy import Carry, Episode
+from droprl.data.scaling import Scaling
 from droprl.policy import LoadedPolicy, step_policy
 
 
 class Rows(NamedTuple):
     """What some episodes are at: arrays with a row for each. Memory is that of `policy.start`, on the host."""
 
-    observations: np.ndarray  # (n, observation_size) float32
+    observations: Any  # (n, observation_size) float32
     memory: Carry
-    rewards: np.ndarray  # (n,) float32 of the step before; 0 where there was none
+    rewards: Any  # (n,) float32 of the step before; 0 where there was none
 
 
 class Acted(NamedTuple):
@@ -37,8 +37,11 @@ def remembers(loaded: LoadedPolicy) -> bool:
     """Whether the next action depends on more than the observation: then every episode needs a session."""
     policy = loaded.policy
     if isinstance(policy, AdaptivePolicy):
-        every_step = policy.adaptation.rule in ("best-ada", "grad-ada") and policy.adaptation.reinference_interval == 1
-        return policy.adaptation.rule != "first" and not every_step
+        adaptation = policy.adaptation
+        if adaptation.rule == "grad-ada" and adaptation.warm_start:
+            return True
+        every_step = adaptation.rule in ("best-ada", "grad-ada") and adaptation.reinference_interval == 1
+        return adaptation.rule != "first" and not every_step
     return bool(jax.tree.leaves(policy.start(1)))
 
 
@@ -47,7 +50,6 @@ class Engine:
 
     def __init__(self, loaded: LoadedPolicy, largest: int) -> None:
         self.loaded, self.largest = loaded, largest
-        self._weights, self._shape = eqx.partition((loaded.policy, loaded.scaling), eqx.is_array)
         self._first = jax.tree.map(lambda leaf: np.asarray(leaf[0]), loaded.start(1))
         self._calls = 0
         self._programs: dict[int, Any] = {}
@@ -69,17 +71,17 @@ class Engine:
         padding = [jax.tree.map(lambda leaf: leaf[:1], parts[0])] * (size - total)
         joined = jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts, *padding)
         self._calls += 1
-        answer = jax.device_get(self._programs[size](self._weights, *joined, np.uint32(self._calls % 2**32)))
+        call = np.uint32(self._calls % 2**32)
+        answer = jax.device_get(self._programs[size](self.loaded.policy, self.loaded.scaling, *joined, call))
         ends = np.cumsum(counts).tolist()
         return [
             jax.tree.map(lambda leaf, a=end - n, b=end: leaf[a:b], answer) for n, end in zip(counts, ends, strict=True)
         ]
 
     def _compiled(self, size: int) -> Any:
-        shape = self._shape
-
-        def step(weights: Any, observations: Array, memory: Carry, rewards: Array, call: Array) -> Acted:
-            policy, scaling = eqx.combine(weights, shape)
+        def step(
+            policy: Policy, scaling: Scaling, observations: Array, memory: Carry, rewards: Array, call: Array
+        ) -> Acted:
             keys = jax.random.split(jax.random.key(call), size)
             heard = memory.rewarded(rewards) if isinstance(memory, HearsRewards) else memory
             memory, actions = step_policy(policy, scaling, heard, observations, keys)
@@ -88,5 +90,5 @@ class Engine:
             return Acted(memory, actions, None, None, None)
 
         observations = jnp.zeros((size, self.loaded.spec.observation_size), jnp.float32)
-        like = (self._weights, observations, self.start(size), jnp.zeros(size, jnp.float32), np.uint32(0))
-        return jax.jit(step).lower(*like).compile()
+        rows = Rows(observations, self.start(size), jnp.zeros(size, jnp.float32))
+        return jax.jit(step).lower(self.loaded.policy, self.loaded.scaling, *rows, np.uint32(0)).compile()

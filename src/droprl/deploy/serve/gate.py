@@ -66,6 +66,8 @@ class Gate:
             way = "Basic" if scope["path"] == "/" else "Bearer"
             challenge = {"www-authenticate": f'{way} realm="droprl"'}
             return HTTPException(401, "the token is missing or wrong: send Authorization: Bearer TOKEN", challenge)
+        if _from_another_page(scope, headers):
+            return HTTPException(403, "another site's page asks: only this service's own pages and programs may")
         length = headers.get(b"content-length", "0")
         if length.isdecimal() and int(length[:20]) > self._most_bytes:
             return too_large(self._most_bytes)
@@ -82,6 +84,12 @@ class Gate:
             return False
         assert self._token is not None
         return hmac.compare_digest(value.strip().encode(), self._token.encode())
+
+
+def _from_another_page(scope: Scope, headers: dict[bytes, str]) -> bool:
+    """Browsers say where a request comes from. A link to us is fine, whatever else would be done behind one's back."""
+    follows_a_link = scope["method"] == "GET" and headers.get(b"sec-fetch-mode") == "navigate"
+    return headers.get(b"sec-fetch-site", "none") not in ("same-origin", "none") and not follows_a_link
 
 
 def is_loopback(host: str) -> bool:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import signal
+import socket
 import threading
+import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from types import FrameType
@@ -15,6 +17,7 @@ from droprl.deploy.serve.gate import is_loopback
 from droprl.errors import DropError
 
 DRAIN_SECONDS = 30
+MOST_CONNECTIONS = 2048  # beyond it they get a 503 at once
 
 
 def check_address(host: str, token: str | None) -> None:
@@ -42,15 +45,22 @@ class Server(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 timeout_graceful_shutdown=DRAIN_SECONDS,
+                limit_concurrency=MOST_CONNECTIONS,
                 ws="none",
             )
         )
         self._when_ready, self._at_end = when_ready, at_end
+        self.drained = False  # every request under way was answered before it ended
 
-    async def startup(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
-        await super().startup()
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
         if self.started:
             self._when_ready(self.servers[0].sockets[0].getsockname()[1])
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        began = time.monotonic()
+        await super().shutdown(sockets)
+        self.drained = not self.force_exit and time.monotonic() - began < DRAIN_SECONDS
 
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:

@@ -1,7 +1,8 @@
 """One step of an adaptive policy with all that its search for z* saw, and with every setting open.
 
 Rule, K and m are inputs of one compiled program, so that switching them while it runs compiles nothing. That it acts as
-the policy itself would is tested, rule by rule.
+the policy itself would is tested, rule by rule. Ascent is always shown in full: what spares some of it in a policy
+(`halve_every`, `tolerance`) or begins it elsewhere (`warm_start`) is left out.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -70,7 +70,7 @@ def see(
     return np.array(action), jax.device_get(sight)
 
 
-@eqx.filter_jit
+@jax.jit
 def _see(
     policy: AdaptivePolicy,
     scaling: Scaling,
