@@ -20,7 +20,7 @@ from training import refusal
 
 from droprl.deploy.serve.app import Limits, Service, make_app
 from droprl.deploy.serve.batching import Batcher, Busy
-from droprl.deploy.serve.engine import Engine, Rows, remembers
+from droprl.deploy.serve.engine import Rows, remembers
 from droprl.deploy.serve.server import check_address
 from droprl.deploy.serve.sessions import Sessions
 from droprl.policy import LoadedPolicy
@@ -37,6 +37,12 @@ def policy() -> LoadedPolicy:
 def client(policy: LoadedPolicy) -> Iterator[TestClient]:
     with client_of(policy, Limits(rows=8)) as made:
         yield made
+
+
+@pytest.fixture(scope="module")
+def service(client: TestClient) -> Service:
+    """What stands behind `client`: compiled once for all tests."""
+    return client.service
 
 
 def directly(policy: LoadedPolicy, states: np.ndarray) -> np.ndarray:
@@ -111,12 +117,11 @@ GOOD = [0.0] * 4
     ],
 )
 def test_bad_input_is_refused_with_the_reason_and_never_reaches_the_policy(
-    client: TestClient, monkeypatch: pytest.MonkeyPatch, body: str, status: int, said: str
+    client: TestClient, service: Service, monkeypatch: pytest.MonkeyPatch, body: str, status: int, said: str
 ) -> None:
     def never(parts: list[Rows]) -> None:
         raise AssertionError("reached the policy")
 
-    service: Service = client.service
     monkeypatch.setattr(service.engine, "step", never)
     headers = {"content-type": "application/json"}
     answer = client.post("/act", content=body.encode(errors="surrogatepass"), headers=headers)
@@ -144,8 +149,9 @@ def test_another_sites_page_may_link_here_and_do_nothing_else(client: TestClient
     assert client.get("/info", headers={"sec-fetch-site": "same-origin", "sec-fetch-mode": "cors"}).status_code == 200
 
 
-def test_an_action_that_is_not_finite_is_not_sent(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    service: Service = client.service
+def test_an_action_that_is_not_finite_is_not_sent(
+    client: TestClient, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
     step = service.engine.step
     spoilt = lambda parts: [a._replace(actions=np.full_like(a.actions, np.nan)) for a in step(parts)]  # noqa: E731
     monkeypatch.setattr(service.engine, "step", spoilt)
@@ -154,12 +160,14 @@ def test_an_action_that_is_not_finite_is_not_sent(client: TestClient, monkeypatc
     assert "no finite action" in answer.json()["error"]
 
 
-def test_health_says_when_the_policy_no_longer_answers(policy: LoadedPolicy) -> None:
-    with client_of(policy, Limits(rows=1)) as client:
-        service: Service = client.service
-        assert client.get("/health").status_code == 200
-        service.batcher.close()
-        assert client.get("/health").status_code == 503
+def test_health_says_when_the_policy_no_longer_answers(
+    client: TestClient, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert client.get("/health").status_code == 200
+    ended = Batcher(service.engine)
+    ended.close()
+    monkeypatch.setattr(service, "batcher", ended)
+    assert client.get("/health").status_code == 503
 
 
 # --- sessions ---
@@ -223,18 +231,22 @@ def test_sessions_are_few_and_the_idle_are_forgotten() -> None:
     assert (sessions.get(first).memory, sessions.get(first).steps) == ("a2", 1)
 
 
-def test_too_many_sessions_are_refused_over_http(policy: LoadedPolicy) -> None:
-    with client_of(policy, Limits(rows=1, sessions=1)) as client:
-        assert client.post("/sessions").status_code == 201
-        assert client.post("/sessions").status_code == 429
-        assert client.post("/sessions", json={"episodes": 2}).status_code == 422  # more than --most-rows
+def test_too_many_sessions_are_refused_over_http(
+    client: TestClient, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service.sessions, "most", len(service.sessions) + 1)
+    assert client.post("/sessions").status_code == 201
+    assert client.post("/sessions").status_code == 429
+    assert client.post("/sessions", json={"episodes": 9}).status_code == 422  # more than --most-rows
 
 
 # --- batches ---
 
 
-def test_what_waits_goes_together_and_everybody_gets_their_own(policy: LoadedPolicy) -> None:
-    engine = Engine(policy, 8)
+def test_what_waits_goes_together_and_everybody_gets_their_own(
+    policy: LoadedPolicy, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = service.engine
     let_go, sizes, step = threading.Event(), [], engine.step
 
     def slow(parts: list[Rows]) -> Any:
@@ -242,7 +254,7 @@ def test_what_waits_goes_together_and_everybody_gets_their_own(policy: LoadedPol
         assert let_go.wait(10)
         return step(parts)
 
-    engine.step = slow  # type: ignore[method-assign]
+    monkeypatch.setattr(engine, "step", slow)
     batcher = Batcher(engine, most_waiting=6)
 
     async def ask(states: np.ndarray) -> Any:
@@ -267,24 +279,26 @@ def test_what_waits_goes_together_and_everybody_gets_their_own(policy: LoadedPol
         np.testing.assert_allclose(got, wanted[a:b], atol=1e-5)
 
 
-def test_a_failure_is_told_to_those_who_asked_and_the_next_is_answered(policy: LoadedPolicy) -> None:
-    engine = Engine(policy, 2)
-    batcher, step = Batcher(engine), engine.step
+def test_a_failure_is_told_to_those_who_asked_and_the_next_is_answered(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = service.engine
+    batcher = Batcher(engine)
     rows = Rows(STATES[:1], engine.start(1), np.zeros(1, np.float32))
 
     def fails(parts: list[Rows]) -> Any:
         raise RuntimeError("out of memory")
 
-    engine.step = fails  # type: ignore[method-assign]
+    monkeypatch.setattr(engine, "step", fails)
     with pytest.raises(RuntimeError, match="out of memory"):
         asyncio.run(batcher.act(rows))
-    engine.step = step  # type: ignore[method-assign]
+    monkeypatch.undo()
     assert asyncio.run(batcher.act(rows)).actions.shape == (1, 2)
     batcher.close()
 
 
-def test_under_load_nothing_is_compiled(policy: LoadedPolicy) -> None:
-    engine = Engine(policy, 8)
+def test_under_load_nothing_is_compiled(service: Service) -> None:
+    engine = service.engine
     rows = [Rows(STATES[i : i + 1], engine.start(1), np.zeros(1, np.float32)) for i in range(5)]
     engine.step(rows)
     compiled: list[str] = []
@@ -299,20 +313,20 @@ def test_under_load_nothing_is_compiled(policy: LoadedPolicy) -> None:
 # --- who may ask ---
 
 
-def test_with_a_token_everything_but_health_needs_it(policy: LoadedPolicy) -> None:
-    with client_of(policy, Limits(rows=1), token="s3cret") as client:
-        assert client.get("/health").json() == {"status": "ok"}
-        for path in ("/", "/info", "/metrics", "/docs", "/openapi.json", "/live/stream", "/live.js"):
-            answer = client.get(path)
-            assert answer.status_code == 401, path
-            assert "Bearer TOKEN" in answer.json()["error"]
-        assert client.get("/").headers["www-authenticate"].startswith("Basic")  # so that a browser asks for it
-        for wrong in ("Bearer nope", "Bearer", "s3cret", "Basic !!", "Basic " + base64.b64encode(b"x:no").decode()):
-            assert client.post("/act", json={"observation": GOOD}, headers={"authorization": wrong}).status_code == 401
-        for right in ("Bearer s3cret", "bearer s3cret", "Basic " + base64.b64encode(b"me:s3cret").decode()):
-            answer = client.post("/act", json={"observation": GOOD}, headers={"authorization": right})
-            assert answer.status_code == 200
-        assert client.get("/info", headers={"authorization": "Bearer s3cret", "host": "robot.example"}).is_success
+def test_with_a_token_everything_but_health_needs_it(service: Service) -> None:
+    client = TestClient(make_app(service, token="s3cret"), base_url="http://localhost")
+    assert client.get("/health").json() == {"status": "ok"}
+    for path in ("/", "/info", "/metrics", "/docs", "/openapi.json", "/live/stream", "/live.js"):
+        answer = client.get(path)
+        assert answer.status_code == 401, path
+        assert "Bearer TOKEN" in answer.json()["error"]
+    assert client.get("/").headers["www-authenticate"].startswith("Basic")  # so that a browser asks for it
+    for wrong in ("Bearer nope", "Bearer", "s3cret", "Basic !!", "Basic " + base64.b64encode(b"x:no").decode()):
+        assert client.post("/act", json={"observation": GOOD}, headers={"authorization": wrong}).status_code == 401
+    for right in ("Bearer s3cret", "bearer s3cret", "Basic " + base64.b64encode(b"me:s3cret").decode()):
+        answer = client.post("/act", json={"observation": GOOD}, headers={"authorization": right})
+        assert answer.status_code == 200
+    assert client.get("/info", headers={"authorization": "Bearer s3cret", "host": "robot.example"}).is_success
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.2", "robot.local"])
@@ -356,22 +370,22 @@ def test_pages_take_nothing_from_elsewhere(client: TestClient) -> None:
         assert "http://" not in answer.text.replace("http://www.w3.org/2000/svg", "")
 
 
-def test_the_service_keeps_to_its_own_description(policy: LoadedPolicy) -> None:
+def test_the_service_keeps_to_its_own_description(service: Service) -> None:
     """schemathesis asks what the OpenAPI page allows, and what it does not, and judges the answers."""
-    with client_of(policy, Limits(rows=2, sessions=10_000)) as client:
-        service: Service = client.service
-        headers = {"host": "localhost"}
-        schema = schemathesis.openapi.from_asgi("/openapi.json", make_app(service), headers=headers)
-        asked = []
-        for result in schema.get_all_operations():
-            operation: Any = result.ok()  # type: ignore[union-attr]
-            asked.append(operation.label)
-            for mode in GenerationMode if operation.method == "post" else [GenerationMode.POSITIVE]:
+    headers = {"host": "localhost"}
+    refusals = {"expected-statuses": [404, 409, 413, 415, 422]}  # 413 too: what is wrong may also be too large
+    config = schemathesis.Config.from_dict({"checks": {"negative_data_rejection": refusals}})
+    schema = schemathesis.openapi.from_asgi("/openapi.json", make_app(service), config=config, headers=headers)
+    asked = []
+    for result in schema.get_all_operations():
+        operation: Any = result.ok()  # type: ignore[union-attr]
+        asked.append(operation.label)
+        for mode in GenerationMode if operation.method == "post" else [GenerationMode.POSITIVE]:
 
-                @settings(max_examples=20, deadline=None, database=None, suppress_health_check=list(HealthCheck))
-                @given(case=operation.as_strategy(generation_mode=mode))
-                def ask(case: Any) -> None:
-                    case.call_and_validate(headers=headers)
+            @settings(max_examples=20, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+            @given(case=operation.as_strategy(generation_mode=mode))
+            def ask(case: Any) -> None:
+                case.call_and_validate(headers=headers)
 
-                ask()
-        assert {"POST /act", "POST /sessions", "POST /sessions/{session}/act", "GET /info"} < set(asked)
+            ask()
+    assert {"POST /act", "POST /sessions", "POST /sessions/{session}/act", "GET /info"} < set(asked)

@@ -75,6 +75,7 @@ class Service:
     def close(self) -> None:
         self.stage.close()
         self.batcher.close()
+        self.stage.wait()
 
     async def act(self, observations: np.ndarray, carry: Carry, rewards: np.ndarray) -> Acted:
         acted = await self.batcher.act(Rows(observations, carry, rewards))

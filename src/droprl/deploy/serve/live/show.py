@@ -26,6 +26,7 @@ from droprl.rollout import check_fit
 MOST_SHOWS = 4
 FRAMES_A_SECOND = 12.0
 STEPS_A_FRAME = 2
+THREAD, SECONDS_TO_END = "droprl-show", 20.0
 FAMILIES = (tuple(map(env_id, MAZES)), tuple(map(env_id, TIME_LIMITS)))  # tasks with the same observations and actions
 Event = dict[str, Any]
 
@@ -102,6 +103,12 @@ class Stage:
         for show in list(self._shows.values()):
             show.stop()
 
+    def wait(self) -> None:
+        """After `close`: until the simulators are put away, so that the process does not end in the midst of one."""
+        for thread in threading.enumerate():
+            if thread.name == THREAD:
+                thread.join(SECONDS_TO_END)
+
 
 class Show:
     def __init__(self, stage: Stage, wish: Wish) -> None:
@@ -130,7 +137,7 @@ class Show:
     async def events(self) -> AsyncIterator[Event | None]:
         """What happens, as long as somebody listens; None when nothing did for a second."""
         self._loop = asyncio.get_running_loop()
-        threading.Thread(target=self._run, name="droprl-show", daemon=True).start()
+        threading.Thread(target=self._run, name=THREAD, daemon=True).start()
         try:
             while not self._stopped.is_set() or not self._events.empty():
                 try:
