@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import io
 import json
 import queue
 import subprocess
@@ -16,6 +18,7 @@ import pytest
 from fastapi import Request
 from fastapi.responses import HTMLResponse, Response
 from pages import BROWSER, Page, assert_orderly, needs_browser
+from PIL import Image
 from serving import MAZE, client_of, listening, tiny_policy
 from training import refusal
 
@@ -98,6 +101,25 @@ def test_without_a_way_to_draw_the_reason_is_said(policy: LoadedPolicy, monkeypa
     assert kinds[1]["no_frames"] == reason
     assert kinds[2]["image"] is None
     assert len(kinds[2]["scores"]) == len(kinds[2]["ends"]) == len(kinds[0]["embeddings"]) == 10
+
+
+def test_what_walks_away_is_followed() -> None:
+    env, reason = pictures.task_to_watch("Hopper-v4")
+    if reason is not None:
+        pytest.skip(reason)
+    env.reset(seed=0)
+    simulation: Any = env.unwrapped
+    camera = pictures.Camera(env)
+    near = camera.frame()
+    position = simulation.data.qpos.copy()
+    position[0] += 7.0
+    simulation.set_state(position, simulation.data.qvel.copy())
+    far = camera.frame()
+    env.close()
+    body = [np.asarray(Image.open(io.BytesIO(base64.b64decode(f.split(",")[1])))).astype(int) for f in (near, far)]
+    hopper = [np.argwhere(picture[..., 0] - picture[..., 2] > 60) for picture in body]  # brown on grey
+    assert min(map(len, hopper)) > 500
+    np.testing.assert_allclose(hopper[0].mean(axis=0), hopper[1].mean(axis=0), atol=3.0)
 
 
 async def first_events(stage: Stage, n: int) -> list[Any]:

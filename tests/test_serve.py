@@ -20,7 +20,7 @@ from training import refusal
 
 from droprl.deploy.serve.app import Limits, Service, make_app
 from droprl.deploy.serve.batching import Batcher, Busy
-from droprl.deploy.serve.engine import Rows, remembers
+from droprl.deploy.serve.engine import Engine, Rows, remembers
 from droprl.deploy.serve.server import check_address
 from droprl.deploy.serve.sessions import Sessions
 from droprl.policy import LoadedPolicy
@@ -277,6 +277,14 @@ def test_what_waits_goes_together_and_everybody_gets_their_own(
     wanted = directly(policy, STATES)
     for got, (a, b) in zip(answers, ((0, 1), (1, 2), (2, 5), (0, 6), (5, 6), (3, 4), (4, 5)), strict=True):
         np.testing.assert_allclose(got, wanted[a:b], atol=1e-5)
+
+
+def test_one_by_one_company_changes_no_bit(policy: LoadedPolicy) -> None:
+    engine = Engine(policy, 4, one_by_one=True)
+    rows = [Rows(STATES[i : i + 1], engine.start(1), np.zeros(1, np.float32)) for i in range(4)]
+    for n in (1, 3, 4):
+        answers = np.concatenate([acted.actions for acted in engine.step(rows[:n])])
+        np.testing.assert_array_equal(answers, directly(policy, STATES[:n]))
 
 
 def test_a_failure_is_told_to_those_who_asked_and_the_next_is_answered(

@@ -40,6 +40,9 @@ class ServeOptions:
     """The Gymnasium id of the task on the live page, where the data did not say."""
     most_rows: int = 256
     """Observations in one request, and in one call of the policy: a power of two."""
+    one_by_one: bool = False
+    """Work through a batch row by row: answers are then bit for bit what the policy gives alone, whoever else asks.
+    Slower where the networks are large."""
     most_sessions: int = 1000
     """Sessions open at once."""
     session_idle: float = 600.0
@@ -59,7 +62,7 @@ def serve(words: list[str]) -> None:
     _check(options)
     loaded = load_policy(options.policy, seed=options.seed, **options.adaptation.chosen())
     print(f"{loaded!r}: compiling for 1 to {options.most_rows} observations at once …", flush=True)
-    limits = Limits(options.most_rows, options.most_sessions, options.session_idle)
+    limits = Limits(options.most_rows, options.most_sessions, options.session_idle, one_by_one=options.one_by_one)
     service = Service(loaded, limits, options.env)
     host = f"[{options.host}]" if ":" in options.host else options.host
 

@@ -49,12 +49,13 @@ READING = (401, 408, 413, 415, 422)
 
 @dataclass(frozen=True)
 class Limits:
-    """How much anybody may ask for."""
+    """How much anybody may ask for, and how it is worked through."""
 
     rows: int = 256  # observations in one request, and in one call of the policy; a power of two
     sessions: int = 1000
     idle_seconds: float = 600.0
     waiting: int = 1024
+    one_by_one: bool = False  # see `Engine`
 
 
 class Service:
@@ -63,7 +64,7 @@ class Service:
     def __init__(self, loaded: LoadedPolicy, limits: Limits = Limits(), env: str | None = None) -> None:  # noqa: B008
         self.loaded, self.limits = loaded, limits
         self.measures = Measures()
-        self.engine = Engine(loaded, limits.rows)
+        self.engine = Engine(loaded, limits.rows, limits.one_by_one)
         self.batcher = Batcher(self.engine, limits.waiting, self.measures.batch)
         self.sessions = memory.Sessions(limits.sessions, limits.idle_seconds)
         self.shapes = wire.Shapes.of(loaded.spec, limits.rows)
@@ -100,6 +101,7 @@ class Service:
             "env": origin.env,
             "seed": origin.seed,
             "step": origin.step,
+            "one_by_one": self.limits.one_by_one,
             "most_rows": self.limits.rows,
             "most_bytes": self.shapes.most_bytes,
             "most_sessions": self.limits.sessions,

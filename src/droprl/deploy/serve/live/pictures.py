@@ -20,7 +20,8 @@ from droprl.errors import DropError
 
 BACKENDS = ("egl", "osmesa", "glfw")
 VARIABLE = "MUJOCO_GL"
-WIDTH, HEIGHT = 480, 360
+WIDTH, HEIGHT = 480, 330
+MARGIN = 1.12  # around a maze
 _TRIAL = """
 import mujoco
 model = mujoco.MjModel.from_xml_string("<mujoco><worldbody><geom size='1'/></worldbody></mujoco>")
@@ -74,25 +75,43 @@ def task_to_watch(env_id: str) -> tuple[gymnasium.Env[Any, Any], str | None]:
     return make_env(env_id), f"{env_id} draws no frames: the plane shows it all"
 
 
-def frame(env: gymnasium.Env[Any, Any]) -> str:
-    """A JPEG as a data URL."""
-    picture: Any = env.render()
-    file = io.BytesIO()
-    Image.fromarray(np.asarray(picture)).save(file, "JPEG", quality=75)
-    return "data:image/jpeg;base64," + base64.b64encode(file.getvalue()).decode()
+class Camera:
+    """Looks at a task: mazes from high above, where no wall hides the agent, and what walks away is followed."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        self._env = env
+        inner: Any = env.unwrapped
+        body = next((getattr(inner, name) for name in ("point_env", "ant_env") if hasattr(inner, name)), inner)
+        self._renderer: Any = getattr(body, "mujoco_renderer", None)
+        self._torso = -1
+        if self._renderer is None:
+            return
+        self._renderer.camera_id = -1  # the free one: whether the model's own follows depends on Gymnasium's version
+        env.render()  # makes the viewer
+        viewer = self._renderer.viewer
+        for flag in (mujoco.mjtRndFlag.mjRND_SHADOW, mujoco.mjtRndFlag.mjRND_REFLECTION):
+            viewer.scn.flags[flag] = 0  # which cost most of a frame without a GPU
+        if body is inner:
+            self._torso = mujoco.mj_name2id(body.model, mujoco.mjtObj.mjOBJ_BODY, "torso")
+        else:
+            _look_down(viewer.cam, body.model)
+
+    def frame(self) -> str:
+        """A JPEG as a data URL."""
+        if self._torso >= 0:
+            self._renderer.viewer.cam.lookat[:2] = self._renderer.data.xpos[self._torso, :2]
+        picture: Any = self._env.render()
+        file = io.BytesIO()
+        Image.fromarray(np.asarray(picture)).save(file, "JPEG", quality=82)
+        return "data:image/jpeg;base64," + base64.b64encode(file.getvalue()).decode()
 
 
-def set_the_scene(env: gymnasium.Env[Any, Any]) -> None:
-    """No shadows, which cost most of a frame without a GPU; mazes from high above, where no wall hides the agent."""
-    inner: Any = env.unwrapped
-    body = next((getattr(inner, name) for name in ("point_env", "ant_env") if hasattr(inner, name)), inner)
-    renderer = getattr(body, "mujoco_renderer", None)
-    if renderer is None:
-        return
-    env.render()  # makes the viewer
-    viewer = renderer.viewer
-    for flag in (mujoco.mjtRndFlag.mjRND_SHADOW, mujoco.mjtRndFlag.mjRND_REFLECTION):
-        viewer.scn.flags[flag] = 0
-    if body is not inner:
-        viewer.cam.elevation = -80.0
-        viewer.cam.distance *= 0.8
+def _look_down(camera: Any, model: Any) -> None:
+    """From straight above, as near as shows all walls."""
+    walls = model.geom_type == mujoco.mjtGeom.mjGEOM_BOX
+    low = (model.geom_pos - model.geom_size)[walls, :2].min(axis=0)
+    high = (model.geom_pos + model.geom_size)[walls, :2].max(axis=0)
+    across, up = high - low
+    camera.lookat[:2] = (low + high) / 2
+    camera.azimuth, camera.elevation = 90.0, -90.0
+    camera.distance = MARGIN * max(up, across * HEIGHT / WIDTH) / (2 * np.tan(np.radians(model.vis.global_.fovy) / 2))

@@ -66,11 +66,12 @@ class Stage:
         }
         if self.adaptive is None or self.plane is None:
             return content
-        embeddings = np.asarray(self.adaptive.embeddings)
+        embeddings, adaptation = np.asarray(self.adaptive.embeddings), self.adaptive.adaptation
         return content | {
             "embeddings": self.plane.points(embeddings),
             "explained": self.plane.explained,
-            "starts": min(self.adaptive.adaptation.starts or len(embeddings), len(embeddings)),
+            "starts": min(adaptation.starts or len(embeddings), len(embeddings)),
+            "in_full": not (adaptation.halve_every or adaptation.tolerance or adaptation.warm_start),
         }
 
     def open(self) -> Show:
@@ -173,17 +174,16 @@ class Show:
         try:
             check_fit(self._stage.loaded, env)
             self._say("task", task=task, no_frames=no_frames)
-            if no_frames is None:
-                env.reset(seed=0)
-                pictures.set_the_scene(env)
+            env.reset(seed=0)
+            camera = pictures.Camera(env) if no_frames is None else None
             number = 0
             while self.wish.task == task and not self._stopped.is_set():
-                self._play_episode(env, number, no_frames is None)
+                self._play_episode(env, number, camera)
                 number += 1
         finally:
             env.close()
 
-    def _play_episode(self, env: gymnasium.Env[Any, Any], number: int, frames: bool) -> None:
+    def _play_episode(self, env: gymnasium.Env[Any, Any], number: int, camera: pictures.Camera | None) -> None:
         began = self.wish
         episode = Episode(self._stage, env, number)
         while not episode.over and not self._stopped.is_set():
@@ -196,7 +196,7 @@ class Show:
             since = time.monotonic()
             points, drawn = episode.play_on(wish.settings)
             settings = {} if wish.settings is None else {"settings": asdict(wish.settings)}
-            image = pictures.frame(env) if frames else None
+            image = None if camera is None else camera.frame()
             self._say("frame", episode=number, points=points, image=image, **settings, **drawn)
             self._stopped.wait(max(0.0, 1.0 / FRAMES_A_SECOND - (time.monotonic() - since)))
         if episode.over:

@@ -6,12 +6,12 @@
   const $ = (id) => document.getElementById(id);
   const K = [0, 1, 2, 5, 10, 20, 50, 100, 200];
   const M = [1, 2, 5, 10, 20, 50, 100];
-  const TRAIL = 40;
+  const TRAIL = 40, LENS = 58; // points of z* that stay, and the lens' radius
   const MEANING = {
-    best: "The best dot is picked <b>once</b>, when the episode begins or you switch, and kept.",
-    grad: "The policy picks the best dot and climbs from it <b>once</b>, when the episode begins or you switch.",
-    "best-ada": "The best dot is picked <b>again and again</b>, as the state changes. Nothing climbs.",
-    "grad-ada": "The policy climbs from the best dots <b>again and again</b>: full test-time adaptation.",
+    best: "When the episode begins, or you switch, the best dot becomes z* and <b>stays it</b>: nothing adapts after that.",
+    grad: "When the episode begins, or you switch, the policy climbs from the best dot, and <b>keeps</b> the z* it finds.",
+    "best-ada": "Whichever dot is best at the present state is z*: <b>it adapts</b>, but only among what it has seen.",
+    "grad-ada": "At the present state the policy climbs from the best dots: <b>full test-time adaptation</b>.",
   };
   const VIRIDIS = [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]];
   const colour = (share) => {
@@ -31,7 +31,8 @@
   const nearest = (values, wanted) => values.reduce((best, v, i) => (Math.abs(v - wanted) < Math.abs(values[best] - wanted) ? i : best), 0);
 
   let name = null, about = null, task = "", paused = false;
-  let place = null; // from the plane's units to the drawing's
+  let place = null, lens = null; // from the plane's units to the drawing's; where the lens hangs
+  let reach = 0; // the longest climb so far, in the drawing: it fills the lens
   let trail = [], trace = [], episode = -1, marks = [], mixed = false, inUse = null;
   const tally = new Map();
 
@@ -55,8 +56,10 @@
   function explain() {
     const rule = chosenRule();
     $("meaning").innerHTML = rule ? MEANING[rule] : "";
-    $("knob-k").classList.toggle("off", !["grad", "grad-ada"].includes(rule));
-    $("knob-m").classList.toggle("off", !["best-ada", "grad-ada"].includes(rule));
+    for (const [id, used] of [["k", rule?.startsWith("grad")], ["m", rule?.endsWith("-ada")]]) {
+      $(id).disabled = !used;
+      $(`knob-${id}`).classList.toggle("off", !used);
+    }
     $("k-out").textContent = K[$("k").value];
     $("m-out").textContent = M[$("m").value];
   }
@@ -81,8 +84,31 @@
   function scale(points) {
     const xs = points.map((p) => p[0]), ys = points.map((p) => p[1]);
     const [left, right, low, high] = [Math.min(...xs), Math.max(...xs), Math.min(...ys), Math.max(...ys)];
-    const unit = Math.max((right - left || 1) / 400, (high - low || 1) / 270);
-    return (p) => [240 + (p[0] - (left + right) / 2) / unit, 180 - (p[1] - (low + high) / 2) / unit];
+    const unit = Math.max((right - left || 1) / 390, (high - low || 1) / 250);
+    return (p) => [240 + (p[0] - (left + right) / 2) / unit, 169 - (p[1] - (low + high) / 2) / unit];
+  }
+
+  const far = ([ax, ay], [bx, by]) => Math.hypot(ax - bx, ay - by);
+
+  // Names beside their dots where there is room: near another dot or name there is none.
+  function labels(places) {
+    const taken = places.map(([x, y]) => [x, y]), nodes = [];
+    places.forEach(([x, y], n) => {
+      const spots = [[18, 4], [-18, 4], [0, 21], [0, -13], [15, 15], [-15, 15], [15, -8], [-15, -8]].map(([dx, dy]) => [x + dx, y + dy - 4]);
+      const room = spots.find((spot) => taken.every((other, k) => k === n || far(spot, other) > 17) && far(spot, lens) > LENS + 12);
+      if (!room) return;
+      taken.push(room);
+      nodes.push(svg("text", { x: room[0], y: room[1] + 4, "text-anchor": "middle" }, `z${subscript(n)}`));
+    });
+    return nodes;
+  }
+
+  // In the corner that the dots leave free.
+  function hang(places) {
+    const corners = [[68, 66], [412, 66], [68, 246], [412, 246]];
+    const room = (corner) => Math.min(...places.map((p) => far(p, corner)));
+    lens = corners.reduce((best, corner) => (room(corner) > room(best) ? corner : best));
+    $("lens").setAttribute("transform", `translate(${lens})`);
   }
 
   function hello(event) {
@@ -90,6 +116,7 @@
     trouble("");
     root.dataset.show = name;
     $("task").replaceChildren(...event.tasks.map((id, i) => new Option(short(id) + (i === 0 ? "" : " (not its own)"), id)));
+    $("task").disabled = event.tasks.length === 1;
     const adapts = Boolean(event.embeddings);
     for (const id of ["rules", "knob-k", "knob-m", "plane-figure", "score-figure"]) $(id).hidden = !adapts;
     document.querySelector(".columns").classList.toggle("alone", !adapts);
@@ -102,16 +129,13 @@
     document.querySelector(`input[value="${event.settings.rule}"]`).checked = true;
     explain();
     place = scale(event.embeddings);
-    const nodes = event.embeddings.flatMap((p, n) => {
-      const [x, y] = place(p);
-      const label = event.embeddings.length <= 30 ? [svg("text", { x: x + 8, y: y + 13 }, `z${subscript(n)}`)] : [];
-      return [svg("circle", { cx: x, cy: y, r: event.embeddings.length <= 60 ? 6 : 4 }), ...label];
-    });
-    $("dots").replaceChildren(...nodes);
-    const share = Math.round(100 * event.explained);
+    const places = event.embeddings.map(place), few = places.length <= 30;
+    hang(places);
+    $("dots").replaceChildren(
+      ...places.map(([cx, cy]) => svg("circle", { cx, cy, r: places.length <= 60 ? 6 : 4 })), ...(few ? labels(places) : []));
     $("plane-caption").textContent =
-      `Each dot stands for one of ${event.embeddings.length} sub-tasks of ${event.dataset}; a bright one scores high at this very state. ` +
-      `Lines show where climbing leads: dark from the ${event.starts} best, which count, orange to z*. The plane holds ${share} % of their variance.`;
+      `A dot is one of ${places.length} sub-tasks of ${event.dataset}, seen along the two directions in which they differ most ` +
+      `(${Math.round(100 * event.explained)} % of the variance).` + (event.in_full ? "" : " Climbs are shown in full; the policy's own are cut short.");
   }
 
   function plane(event) {
@@ -138,28 +162,56 @@
     $("visited").replaceChildren(...trail.slice(0, -1).map(([cx, cy], i) =>
       svg("circle", { cx, cy, r: 3, "fill-opacity": (0.35 * (i + 1)) / TRAIL })));
     root.dataset.z = `${x.toFixed(1)} ${y.toFixed(1)}`;
+    magnify([sx, sy], [x, y], climbs);
+  }
+
+  // What happens around the dot that z* climbed from, larger.
+  function magnify(centre, z, climbs) {
+    $("lens").toggleAttribute("hidden", !climbs);
+    reach = Math.max(reach, far(centre, z), 1);
+    const power = (0.72 * LENS) / reach;
+    const near = ([px, py]) => [power * (px - centre[0]), power * (py - centre[1])];
+    const spot = (p, attributes) => { const [cx, cy] = near(p); return svg("circle", { cx, cy, ...attributes }); };
+    const dots = [...$("dots").querySelectorAll("circle")].map((dot) =>
+      spot([dot.getAttribute("cx"), dot.getAttribute("cy")], { r: 8, fill: dot.getAttribute("fill") }));
+    $("near").replaceChildren(
+      ...trail.slice(0, -1).map((p, i) => spot(p, { r: 4, class: "visited", "fill-opacity": (0.3 * (i + 1)) / TRAIL })),
+      svg("path", { d: `M0 0L${near(z)}`, class: "chosen" }), ...dots, spot(z, { r: 9, class: "star" }));
+    $("power").textContent = `${Number(power.toPrecision(2))}× around z*`;
   }
 
   function scores() {
     const values = trace.flatMap((p) => [p[1], p[2]]).filter((v) => v !== null);
     if (!values.length) return;
-    let [low, high] = [Math.min(...values), Math.max(...values)];
-    if (high - low < 1e-6) [low, high] = [low - 0.5, high + 0.5];
+    const levels = ticks(Math.min(...values), Math.max(...values));
+    const [low, high] = [levels[0], levels.at(-1)];
     const last = 100 * Math.ceil(trace.at(-1)[0] / 100);
     const wide = Math.max(300, $("scores").clientWidth), right = wide - 8;
-    $("scores").setAttribute("viewBox", `0 0 ${wide} 200`);
-    const x = (step) => 48 + ((right - 48) * step) / last, y = (v) => 172 - (160 * (v - low)) / (high - low);
+    $("scores").setAttribute("viewBox", `0 0 ${wide} 170`);
+    const x = (step) => 48 + ((right - 48) * step) / last, y = (v) => 142 - (132 * (v - low)) / (high - low);
     const line = (i) => "M" + trace.map((p) => `${x(p[0]).toFixed(1)} ${y(p[i]).toFixed(1)}`).join("L");
     $("trace").setAttribute("d", line(1));
     $("reference").setAttribute("d", line(2));
     const axes = [];
-    for (const v of [low, (low + high) / 2, high]) {
+    for (const v of levels) {
       axes.push(svg("path", { d: `M48 ${y(v)}H${right}` }), svg("text", { x: 42, y: y(v) + 4, "text-anchor": "end" }, show(v)));
     }
-    for (let i = 0; i <= 4; i++) axes.push(svg("text", { x: x((last * i) / 4), y: 192, "text-anchor": i < 4 ? "middle" : "end" }, String(Math.round((last * i) / 4))));
+    for (let i = 0; i <= 4; i++) {
+      const label = i === 4 ? `step ${last}` : String((last * i) / 4);
+      axes.push(svg("text", { x: x((last * i) / 4), y: 162, "text-anchor": i < 4 ? "middle" : "end" }, label));
+    }
     $("axes").replaceChildren(...axes);
     $("switches").replaceChildren(...marks.flatMap(([step, label], i) => [
-      svg("path", { d: `M${x(step)} 12V172` }), svg("text", { x: x(step) + 4, y: 22 + 15 * (i % 4) }, label)]));
+      svg("path", { d: `M${x(step)} 10V142` }),
+      svg("text", x(step) < right - 140 ? { x: x(step) + 4, y: 20 + 15 * (i % 4) } : { x: x(step) - 4, y: 20 + 15 * (i % 4), "text-anchor": "end" }, label)]));
+  }
+
+  // Round numbers around low and high, three to six of them.
+  function ticks(low, high) {
+    const span = Math.max(high - low, 1e-3, Math.abs(high) * 1e-3), ten = 10 ** Math.floor(Math.log10(span / 3));
+    const gap = [1, 2, 5, 10].map((f) => f * ten).find((g) => span / g <= 4);
+    const first = Math.floor(low / gap), count = Math.max(Math.ceil(high / gap) - first, 1);
+    return Array.from({ length: count + 1 }, (_, i) => (first + i) * gap);
   }
 
   const named = (s) => s === undefined ? null : s.rule + (s.rule.startsWith("grad") ? `, K = ${s.ascent_steps}` : "") + (s.rule.endsWith("-ada") && s.reinference_interval > 1 ? `, m = ${s.reinference_interval}` : "");
@@ -176,7 +228,7 @@
     trace.push(...event.points);
     if (event.image) $("frame").src = event.image;
     const [step, score, best, total] = trace.at(-1);
-    $("progress").textContent = `Episode ${event.episode + 1}, step ${step}: reward so far ${show(total)}` + (score === null ? "." : `; score of z* ${show(score)}, of the best dot ${show(best)}.`);
+    $("progress").textContent = `Episode ${event.episode + 1}, step ${step}: reward so far ${show(total)}` + (score === null ? "." : `, score of z* ${show(score)}, of the best dot ${show(best)}.`);
     if (event.scores) {
       plane(event);
       scores();
@@ -204,12 +256,12 @@
   function newTask(event) {
     task = event.task;
     $("task").value = task;
-    $("task-name").textContent = `The task: ${short(task)}`;
+    $("task-name").textContent = `The policy acts: ${short(task)}`;
     $("frame").removeAttribute("src");
     $("no-frame").textContent = event.no_frames ?? "compiling …";
-    $("cast").textContent = event.task.includes("maze2d") ? "Green: the ball that the policy pushes. Red: its goal." : "";
+    $("cast").hidden = Boolean(event.no_frames) || !task.includes("maze2d");
     root.dataset.frames = event.no_frames ? "none" : "some";
-    [episode, trace] = [-1, []];
+    [episode, trace, trail] = [-1, [], []];
   }
 
   const handlers = { hello, task: newTask, frame, episode: finished, trouble: (event) => trouble(event.error) };
