@@ -280,9 +280,9 @@ def test_what_waits_goes_together_and_everybody_gets_their_own(
 
 
 def test_one_by_one_company_changes_no_bit(policy: LoadedPolicy) -> None:
-    engine = Engine(policy, 4, one_by_one=True)
-    rows = [Rows(STATES[i : i + 1], engine.start(1), np.zeros(1, np.float32)) for i in range(4)]
-    for n in (1, 3, 4):
+    engine = Engine(policy, 2, one_by_one=True)
+    rows = [Rows(STATES[i : i + 1], engine.start(1), np.zeros(1, np.float32)) for i in range(2)]
+    for n in (1, 2):
         answers = np.concatenate([acted.actions for acted in engine.step(rows[:n])])
         np.testing.assert_array_equal(answers, directly(policy, STATES[:n]))
 

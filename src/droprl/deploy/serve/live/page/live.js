@@ -176,7 +176,7 @@
       spot([dot.getAttribute("cx"), dot.getAttribute("cy")], { r: 8, fill: dot.getAttribute("fill") }));
     $("near").replaceChildren(
       ...trail.slice(0, -1).map((p, i) => spot(p, { r: 4, class: "visited", "fill-opacity": (0.3 * (i + 1)) / TRAIL })),
-      svg("path", { d: `M0 0L${near(z)}`, class: "chosen" }), ...dots, spot(z, { r: 9, class: "star" }));
+      ...dots, svg("path", { d: `M0 0L${near(z)}`, class: "chosen" }), spot(z, { r: 9, class: "star" }));
     $("power").textContent = `${Number(power.toPrecision(2))}× around z*`;
   }
 
