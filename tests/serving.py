@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +23,11 @@ MAZE = "droprl/maze2d-umaze-v0"
 
 def tiny_policy(algorithm: str = "drop") -> LoadedPolicy:
     """As it is before any training, which the service does not mind; its sizes are a maze's."""
+    return _untrained(algorithm).adapted()  # with a memory of its own
+
+
+@functools.cache
+def _untrained(algorithm: str) -> LoadedPolicy:
     seen = np.random.default_rng(1).normal(size=(240, 4))
     changes: dict[str, Any] = {"observations": seen, "next_observations": np.roll(seen, -1, axis=0)}
     dataset = learnable_dataset(**changes)
