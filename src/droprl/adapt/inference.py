@@ -82,18 +82,24 @@ def infer(score: Score, embeddings: Array, adaptation: Adaptation, last: Inferre
 
 def ascend(score: Score, z: Array, starts: Array, embeddings: Array, adaptation: Adaptation) -> Inferred:
     """The best of K steps of gradient ascent from each row of `z`, kept inside the region around its embedding."""
-    low, high = embedding_box(embeddings)
-    climb = jax.vmap(jax.value_and_grad(lambda z: score(z)))
     every = adaptation.halve_every or max(adaptation.ascent_steps, 1)
     for first in range(0, adaptation.ascent_steps, every):
         if first:  # the better half goes on
             chosen = jax.lax.top_k(jax.vmap(score)(z), -(-len(starts) // 2))[1]
             z, starts = z[chosen], starts[chosen]
-        step = _ascent_step(climb, embeddings[starts], adaptation, low, high)
-        z = _climbed(step, z, min(every, adaptation.ascent_steps - first), adaptation.tolerance)
+        z = climb(score, z, embeddings[starts], embeddings, adaptation, min(every, adaptation.ascent_steps - first))
     scores = jax.vmap(score)(z)
     best = jnp.argmax(scores)
     return Inferred(z[best], scores[best], starts[best])
+
+
+def climb(
+    score: Score, z: Array, origins: Array, embeddings: Array, adaptation: Adaptation, n_steps: int | Array
+) -> Array:
+    """Where that many steps uphill lead from each row of `z`; the number may be one that is known only later."""
+    low, high = embedding_box(embeddings)
+    step = _ascent_step(jax.vmap(jax.value_and_grad(lambda z: score(z))), origins, adaptation, low, high)
+    return _climbed(step, z, n_steps, adaptation.tolerance)
 
 
 def _ascent_step(
@@ -117,7 +123,7 @@ class _Climb(NamedTuple):
     rising: Array
 
 
-def _climbed(step: Callable[[Array], tuple[Array, Array]], z: Array, n_steps: int, tolerance: float) -> Array:
+def _climbed(step: Callable[[Array], tuple[Array, Array]], z: Array, n_steps: int | Array, tolerance: float) -> Array:
     if tolerance == 0.0:
         return jax.lax.fori_loop(0, n_steps, lambda _, z: step(z)[0], z)
 

@@ -23,6 +23,7 @@ HELP = f"""drop {__version__}: offline reinforcement learning that keeps optimis
   drop bench SUITE          tasks × methods × ways to play, and the figure; `drop bench list` names the ready-made ones
   drop report RUN [RUN …]   one self-contained HTML page for runs of one dataset, or for the folder of a suite
   drop export RUN           save one seed's policy as a folder of its own
+  drop serve POLICY         answer over HTTP with its actions, and show on a page how it adapts
 
 SOURCE is a D4RL .hdf5 file, an .npz file, a Minari id, several joined with +, or a folder that `drop data map` made.
 Every command explains its options with --help. --debug shows the traceback of an error.
@@ -138,6 +139,12 @@ def _export(words: list[str]) -> None:
     export(words)
 
 
+def _serve(words: list[str]) -> None:
+    from droprl.cli.serve import serve
+
+    serve(words)
+
+
 def _demo(words: list[str]) -> None:
     from droprl.cli.demo import demo
 
@@ -156,5 +163,6 @@ _COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "bench": _bench,
     "report": _report,
     "export": _export,
+    "serve": _serve,
     "demo": _demo,
 }

@@ -31,11 +31,12 @@ class Maze2DEnv(gymnasium.Env[np.ndarray, np.ndarray]):
 
     metadata = {"render_modes": ["human", "rgb_array", "depth_array"], "render_fps": 100}  # noqa: RUF012 - Gymnasium's
 
-    def __init__(self, maze: str, render_mode: str | None = None) -> None:
+    def __init__(self, maze: str, render_mode: str | None = None, **frames: Any) -> None:
+        """`frames`: the width and height of what is rendered."""
         self.maze = MAZES[maze]
         self.render_mode = render_mode
-        simulation = _point_maze(self.maze.point_maze, render_mode)
-        self._ball = simulation.point_env
+        simulation = _point_maze(self.maze.point_maze, render_mode, **frames)
+        self.point_env = simulation.point_env
         rows, columns = len(self.maze.rows), len(self.maze.rows[0])
         # PointMaze lies in the plane with x along the columns, y against the rows, and zero in the maze's middle.
         self._row_at_zero = rows / 2 - 0.5 - CELL_OFFSET
@@ -57,30 +58,30 @@ class Maze2DEnv(gymnasium.Env[np.ndarray, np.ndarray]):
             raise DropError(f"{self.maze.name}: cell {cell} is a wall; start in one of {list(cells)}")
         position = np.array(cell, dtype=np.float64) + self.np_random.uniform(-START_NOISE, START_NOISE, 2)
         velocity = self.np_random.normal(0.0, START_NOISE, 2)
-        self._ball.reset()  # clears the simulation's memory of the last episode, for bit-identical repeats
-        self._ball.set_state(self._position_in_simulation(position), np.array([velocity[1], -velocity[0]]))
+        self.point_env.reset()  # clears the simulation's memory of the last episode, for bit-identical repeats
+        self.point_env.set_state(self._position_in_simulation(position), np.array([velocity[1], -velocity[0]]))
         return np.concatenate([position, velocity]), {}
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, SupportsFloat, bool, bool, dict[str, Any]]:
         # The ball alone is stepped: PointMaze's own reward, goals and dictionaries would cost as much again.
-        (x, y, x_velocity, y_velocity), *_ = self._ball.step(np.array([action[1], -action[0]]))
+        (x, y, x_velocity, y_velocity), *_ = self.point_env.step(np.array([action[1], -action[0]]))
         observation = np.array([self._row_at_zero - y, self._column_at_zero + x, -y_velocity, x_velocity])
         row, column = observation[:2] - self.goal
         reward = 1.0 if row * row + column * column <= GOAL_RADIUS**2 else 0.0
         return observation, reward, False, False, {}
 
     def render(self) -> Any:
-        return self._ball.render()
+        return self.point_env.render()
 
     def close(self) -> None:
-        self._ball.close()
+        self.point_env.close()
 
     def _position_in_simulation(self, position: np.ndarray) -> np.ndarray:
         return np.array([position[1] - self._column_at_zero, self._row_at_zero - position[0]])
 
 
-def _point_maze(env_id: str, render_mode: str | None) -> Any:
-    simulation: Any = make_env(env_id, render_mode=render_mode).unwrapped
+def _point_maze(env_id: str, render_mode: str | None, **frames: Any) -> Any:
+    simulation: Any = make_env(env_id, render_mode=render_mode, **frames).unwrapped
     # PointMaze leaves the file it built the maze from behind, one for every environment ever made.
     Path(simulation.tmp_xml_file_path).unlink(missing_ok=True)
     return simulation

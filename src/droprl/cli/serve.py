@@ -1,0 +1,90 @@
+"""`drop serve`."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import tyro
+
+from droprl.cli.evaluate import AdaptationOptions
+from droprl.cli.options import Folder, parse, use_compilation_cache
+from droprl.errors import DropError, require
+from droprl.policy import load_policy
+
+TOKEN_VARIABLE = "DROP_TOKEN"
+MOST_ROWS = 4096
+
+
+@dataclass(frozen=True)
+class ServeOptions:
+    """Answer over HTTP with a policy's actions, and show on a page how it adapts as it acts.
+
+    POST /act takes one observation or a list of them; / is the live page, /docs lists the rest.
+    """
+
+    policy: Annotated[Folder, tyro.conf.arg(metavar="POLICY")]
+    """A policy folder (`drop export`) or the folder of a run."""
+    adaptation: AdaptationOptions = field(default_factory=AdaptationOptions)
+    seed: int | None = None
+    """Of a run, which seed; by default the first."""
+    host: str = "127.0.0.1"
+    """The address to listen on. Any other than this machine's own needs a token."""
+    port: int = 8000
+    """The port; 0 takes a free one."""
+    token: str | None = None
+    """What clients must send as `Authorization: Bearer TOKEN`. Better in the variable DROP_TOKEN, which no list of
+    processes shows. A browser asks for it as a password."""
+    env: str | None = None
+    """The Gymnasium id of the task on the live page, where the data did not say."""
+    most_rows: int = 256
+    """Observations in one request, and in one call of the policy: a power of two."""
+    one_by_one: bool = False
+    """Work through a batch row by row: answers are then bit for bit what the policy gives alone, whoever else asks.
+    Slower where the networks are large."""
+    most_sessions: int = 1000
+    """Sessions open at once."""
+    session_idle: float = 600.0
+    """Seconds after which an unused session is forgotten."""
+
+
+def serve(words: list[str]) -> None:
+    use_compilation_cache()
+    options = parse(ServeOptions, "serve", words)
+    try:
+        from droprl.deploy.serve.app import Limits, Service, make_app
+        from droprl.deploy.serve.server import Server, check_address
+    except ImportError as error:
+        raise DropError(f"`drop serve` needs {error.name}: pip install 'droprl[serve]'") from error
+    token = options.token if options.token is not None else os.environ.get(TOKEN_VARIABLE)
+    check_address(options.host, token)
+    _check(options)
+    loaded = load_policy(options.policy, seed=options.seed, **options.adaptation.chosen())
+    print(f"{loaded!r}: compiling for 1 to {options.most_rows} observations at once …", flush=True)
+    limits = Limits(options.most_rows, options.most_sessions, options.session_idle, one_by_one=options.one_by_one)
+    service = Service(loaded, limits, options.env)
+    host = f"[{options.host}]" if ":" in options.host else options.host
+
+    def ready(port: int) -> None:
+        print(f"http://{host}:{port} is ready: the live page is at /, the API at /docs; Ctrl-C ends it", flush=True)
+
+    server = Server(make_app(service, token), options.host, options.port, ready, service.stage.close)
+    try:
+        server.run()
+    except SystemExit as end:  # uvicorn has said why
+        raise DropError(f"{options.host}:{options.port}: cannot be listened on: choose another --port") from end
+    finally:
+        service.close()
+    if not server.drained:
+        raise DropError("ended before every request under way was answered")
+    print("drained: every request under way was answered", flush=True)
+
+
+def _check(options: ServeOptions) -> None:
+    if not 1 <= options.most_rows <= MOST_ROWS or options.most_rows & (options.most_rows - 1):
+        raise DropError(f"--most-rows is {options.most_rows}: it must be a power of two, {MOST_ROWS} at most")
+    if not 0 <= options.port <= 65535:
+        raise DropError(f"--port is {options.port}: it must be from 0 to 65535")
+    require(options, "at least 1", "most_sessions")
+    require(options, "above 0", "session_idle")

@@ -1,0 +1,1 @@
+"""Shipping a policy."""

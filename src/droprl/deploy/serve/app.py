@@ -1,0 +1,236 @@
+"""The service's endpoints. Whatever reaches the policy has been checked in `wire`; what remembers is in `sessions`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.responses import JSONResponse, Response
+from starlette.exceptions import HTTPException as StarletteHTTPException
+
+from droprl.adapt.policy import Carry
+from droprl.deploy.serve import sessions as memory
+from droprl.deploy.serve import wire
+from droprl.deploy.serve.batching import Batcher, Busy
+from droprl.deploy.serve.engine import Acted, Engine, Rows, remembers
+from droprl.deploy.serve.gate import Gate, refused
+from droprl.deploy.serve.live.routes import add_live_page
+from droprl.deploy.serve.live.show import Stage
+from droprl.deploy.serve.measures import KIND, Measures
+from droprl.errors import DropError
+from droprl.policy import LoadedPolicy
+from droprl.version import __version__
+
+STATUS: dict[type[DropError], int] = {
+    Busy: 503,
+    memory.TooManySessions: 429,
+    memory.NoSuchSession: 404,
+    memory.SessionActing: 409,
+}
+MEANING = {
+    400: "the request makes no sense",
+    401: "the token is missing or wrong",
+    404: "there is no such session",
+    408: "the body came too slowly",
+    409: "not as things stand",
+    413: "the body is too large",
+    415: "the body is not JSON",
+    422: "the body is not what is asked for, and why",
+    429: "too many sessions are open",
+    503: "too many requests are waiting",
+}
+ENDED = "the policy no longer answers: start the service again"
+READING = (401, 408, 413, 415, 422)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much anybody may ask for, and how it is worked through."""
+
+    rows: int = 256  # observations in one request, and in one call of the policy; a power of two
+    sessions: int = 1000
+    idle_seconds: float = 600.0
+    waiting: int = 1024
+    one_by_one: bool = False  # see `Engine`
+
+
+class Service:
+    """A policy with all that answering for it takes. `close()` when done."""
+
+    def __init__(self, loaded: LoadedPolicy, limits: Limits = Limits(), env: str | None = None) -> None:  # noqa: B008
+        self.loaded, self.limits = loaded, limits
+        self.measures = Measures()
+        self.engine = Engine(loaded, limits.rows, limits.one_by_one)
+        self.batcher = Batcher(self.engine, limits.waiting, self.measures.batch)
+        self.sessions = memory.Sessions(limits.sessions, limits.idle_seconds)
+        self.shapes = wire.Shapes.of(loaded.spec, limits.rows)
+        self.remembers = remembers(loaded)
+        self.stage = Stage(loaded, env)
+        self.measures.watch("waiting_requests", "Requests that wait for the policy.", lambda: self.batcher.waiting)
+        self.measures.watch("open_sessions", "Sessions that are open.", lambda: len(self.sessions))
+
+    def close(self) -> None:
+        self.stage.close()
+        self.batcher.close()
+        self.stage.wait()
+
+    async def act(self, observations: np.ndarray, carry: Carry, rewards: np.ndarray) -> Acted:
+        acted = await self.batcher.act(Rows(observations, carry, rewards))
+        if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(acted) if leaf.dtype.kind == "f"):
+            raise HTTPException(422, "the policy has no finite action here: the observation is too far from its data")
+        return acted
+
+    def about(self) -> dict[str, Any]:
+        loaded, scaling = self.loaded, self.loaded.scaling
+        adaptation = loaded.algorithm.adaptation
+        origin = loaded.origin
+        return {
+            "droprl": __version__,
+            "algorithm": loaded.algorithm.name,
+            "adaptation": None if adaptation is None else vars(adaptation),
+            "needs_session": self.remembers,
+            "observation_size": loaded.spec.observation_size,
+            "action_size": loaded.spec.action_size,
+            "action_low": np.asarray(scaling.action_low).tolist(),
+            "action_high": np.asarray(scaling.action_high).tolist(),
+            "dataset": origin.dataset,
+            "env": origin.env,
+            "seed": origin.seed,
+            "step": origin.step,
+            "one_by_one": self.limits.one_by_one,
+            "most_rows": self.limits.rows,
+            "most_bytes": self.shapes.most_bytes,
+            "most_sessions": self.limits.sessions,
+            "session_idle_seconds": self.limits.idle_seconds,
+        }
+
+
+def make_app(service: Service, token: str | None = None) -> FastAPI:
+    app = FastAPI(
+        title=f"droprl: {service.loaded.algorithm.name} trained on {service.loaded.origin.dataset}",
+        version=__version__,
+        description="Actions of one policy, which goes on optimising its embedding at test time.",
+        docs_url=None,  # they would fetch scripts from elsewhere; `live.routes` has a page of our own
+        redoc_url=None,
+    )
+    app.add_middleware(Gate, measures=service.measures, most_bytes=service.shapes.most_bytes, token=token)
+    app.add_exception_handler(StarletteHTTPException, _refuse)
+    app.add_exception_handler(DropError, _refuse)
+    _add_acting(app, service)
+    _add_sessions(app, service)
+    _add_facts(app, service)
+    add_live_page(app, service.stage)
+    return app
+
+
+def _add_acting(app: FastAPI, service: Service) -> None:
+    @app.post("/act", **_told(service.shapes.act, wire.Action | wire.Actions, *READING, 409, 503))
+    async def act(request: Request) -> Response:
+        """The action at an observation, or at each of a list. What a rule remembers of its episode needs a session."""
+        asked: Any = await wire.read(request, service.shapes.act, service.shapes.most_bytes)
+        if service.remembers:
+            raise HTTPException(409, "this policy remembers its episode: POST /sessions, then /sessions/{session}/act")
+        observations, alone = wire.as_rows(asked.observation)
+        rewards = np.zeros(len(observations), np.float32)
+        return _answer(await service.act(observations, service.engine.start(len(observations)), rewards), alone)
+
+
+def _add_sessions(app: FastAPI, service: Service) -> None:
+    sessions = service.sessions
+
+    @app.post("/sessions", status_code=201, **_told(service.shapes.session, wire.Opened, *READING, 429))
+    async def open_session(request: Request) -> Response:
+        """A place for the memory of an episode, or of several side by side."""
+        asked: Any = await wire.read(request, service.shapes.session, service.shapes.most_bytes, empty_is_default=True)
+        name = sessions.create(asked.episodes, service.engine.start(asked.episodes))
+        answer = {"session": name, "episodes": asked.episodes, "idle_seconds": sessions.idle}
+        return JSONResponse(answer, 201)
+
+    @app.post(
+        "/sessions/{session}/act",
+        **_told(service.shapes.session_act, wire.Action | wire.Actions, *READING, 404, 409, 503),
+    )
+    async def act_in_session(session: str, request: Request) -> Response:
+        """The next action of the session's episodes."""
+        sessions.get(session)
+        asked: Any = await wire.read(request, service.shapes.session_act, service.shapes.most_bytes)
+        observations, alone = wire.as_rows(asked.observation)
+        opened = sessions.begin(session)
+        carry = None
+        try:
+            if len(observations) != opened.episodes:
+                raise HTTPException(
+                    409, f"{len(observations)} observations for {opened.episodes} episodes of the session"
+                )
+            rewards = _rewards(asked.reward, opened)
+            acted = await service.act(observations, opened.memory, rewards)
+            carry = jax.tree.map(np.array, acted.memory)  # a copy: a view would keep the whole batch
+        finally:
+            sessions.end(session, carry)
+        return _answer(acted, alone)
+
+    @app.delete("/sessions/{session}", status_code=204, responses=_refusals(401, 404), response_class=Response)
+    async def close_session(session: str) -> Response:
+        """Forget its memory."""
+        sessions.delete(session)
+        return Response(status_code=204)
+
+
+def _rewards(given: Any, session: memory.Session) -> np.ndarray:
+    """What the action before earned; at the first there is nothing that it could belong to."""
+    count = len(given) if isinstance(given, list) else session.episodes
+    if count != session.episodes:
+        raise HTTPException(409, f"{count} rewards for {session.episodes} episodes of the session")
+    told = 0.0 if given is None or session.steps == 0 else given
+    return np.broadcast_to(np.asarray(told, np.float32), (session.episodes,))
+
+
+def _add_facts(app: FastAPI, service: Service) -> None:
+    @app.get("/health", response_model=wire.Health, responses={503: {"model": wire.Refusal, "description": ENDED}})
+    async def health() -> Response:
+        """Whether it can act; needs no token."""
+        return JSONResponse({"status": "ok"}) if service.batcher.works else JSONResponse({"error": ENDED}, 503)
+
+    @app.get("/info", responses=_refusals(401))
+    async def info() -> dict[str, Any]:
+        """The policy: sizes, bounds, how it adapts, where it comes from, and the service's limits."""
+        return service.about()
+
+    @app.get("/metrics", responses=_refusals(401), response_class=Response)
+    async def metrics() -> Response:
+        """Counters and times in Prometheus' text format."""
+        return Response(service.measures.text(), media_type=KIND)
+
+
+def _answer(acted: Acted, alone: bool) -> Response:
+    columns = {"actions": acted.actions, "embeddings": acted.embedding, "scores": acted.score}
+    columns["sub_tasks"] = acted.sub_task
+    known = {name: column.tolist() for name, column in columns.items() if column is not None}
+    if alone:
+        known = {name[:-1]: column[0] for name, column in known.items()}
+    return Response(json.dumps(known, allow_nan=False), media_type="application/json")
+
+
+def _told(question: Any, answer: Any, *refusals: int) -> dict[str, Any]:
+    """What the OpenAPI page says of an endpoint that reads its body itself."""
+    content = {"application/json": {"schema": question.model_json_schema()}}
+    body = {
+        "requestBody": {"content": content, "required": any(f.is_required() for f in question.model_fields.values())}
+    }
+    return {"openapi_extra": body, "response_model": answer, "responses": _refusals(*refusals)}
+
+
+def _refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    return {status: {"model": wire.Refusal, "description": MEANING[status]} for status in statuses}
+
+
+async def _refuse(_: Request, error: Exception) -> Response:
+    if isinstance(error, StarletteHTTPException):
+        return refused(HTTPException(error.status_code, error.detail, error.headers))
+    status = STATUS.get(type(error), 400) if isinstance(error, DropError) else 500
+    headers = {"retry-after": "1"} if status in (429, 503) else None
+    return refused(HTTPException(status, " ".join(str(error).split()), headers))

@@ -1,0 +1,103 @@
+"""What every request passes first: whose it is, how large it says it is, and the clock and counters around it."""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import ipaddress
+import time
+from typing import Any
+
+from fastapi import HTTPException
+from fastapi.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from droprl.deploy.serve.measures import Measures
+from droprl.deploy.serve.wire import too_large
+
+OPEN_PATHS = ("/health",)
+
+
+class Gate:
+    """Plain ASGI, around the whole application.
+
+    With a token, all but /health must show it: as a bearer, or as the password that a browser asks for. Without one the
+    service is on loopback, and answers only to its own names, so that no web page can reach it under another.
+    """
+
+    def __init__(self, app: ASGIApp, measures: Measures, most_bytes: int, token: str | None = None) -> None:
+        self._app, self._measures, self._most_bytes, self._token = app, measures, most_bytes, token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began, status = time.perf_counter(), 500
+
+        async def noted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        scope = dict(scope)
+        if scope["method"] == "HEAD" and not scope["path"].startswith("/live/"):  # the server leaves the body out
+            scope["method"] = "GET"
+        try:
+            refusal = self._refusal(scope)
+            if refusal is not None:
+                await refused(refusal)(scope, receive, noted)
+            else:
+                await self._app(scope, receive, noted)
+        finally:
+            route: Any = scope.get("route")
+            self._measures.answered(getattr(route, "path", "other"), status, time.perf_counter() - began)
+
+    def _refusal(self, scope: Scope) -> HTTPException | None:
+        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+        if self._token is None:
+            host = headers.get(b"host", "")
+            name = host if host.endswith("]") else host.rpartition(":")[0] or host
+            if not is_loopback(name.lower().strip("[]")):
+                return HTTPException(
+                    421, f"this service is not {name or 'nameless'}: ask localhost, or give it a --token"
+                )
+        elif scope["path"] not in OPEN_PATHS and not self._shown(headers.get(b"authorization", "")):
+            way = "Basic" if scope["path"] == "/" else "Bearer"
+            challenge = {"www-authenticate": f'{way} realm="droprl"'}
+            return HTTPException(401, "the token is missing or wrong: send Authorization: Bearer TOKEN", challenge)
+        if _from_another_page(scope, headers):
+            return HTTPException(403, "another site's page asks: only this service's own pages and programs may")
+        length = headers.get(b"content-length", "0")
+        if length.isdecimal() and int(length[:20]) > self._most_bytes:
+            return too_large(self._most_bytes)
+        return None
+
+    def _shown(self, authorization: str) -> bool:
+        kind, _, value = authorization.partition(" ")
+        if kind.lower() == "basic":
+            try:
+                value = base64.b64decode(value, validate=True).decode().partition(":")[2]
+            except ValueError:
+                return False
+        elif kind.lower() != "bearer":
+            return False
+        assert self._token is not None
+        return hmac.compare_digest(value.strip().encode(), self._token.encode())
+
+
+def _from_another_page(scope: Scope, headers: dict[bytes, str]) -> bool:
+    """Browsers say where a request comes from. A link to us is fine, whatever else would be done behind one's back."""
+    follows_a_link = scope["method"] == "GET" and headers.get(b"sec-fetch-mode") == "navigate"
+    return headers.get(b"sec-fetch-site", "none") not in ("same-origin", "none") and not follows_a_link
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def refused(error: HTTPException) -> JSONResponse:
+    return JSONResponse({"error": str(error.detail)}, error.status_code, error.headers)

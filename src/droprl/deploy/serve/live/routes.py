@@ -1,0 +1,81 @@
+"""The live page's endpoints: its files, the stream of what happens, and the knobs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from importlib import resources
+from typing import Annotated, Literal
+
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.responses import Response, StreamingResponse
+from pydantic import Field
+
+from droprl.deploy.serve import wire
+from droprl.deploy.serve.live.show import Show, Stage, TooManyShows
+from droprl.errors import DropError
+
+KINDS = {"html": "text/html; charset=utf-8", "css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8"}
+FILES = {
+    "/": "live.html",
+    "/live.css": "live.css",
+    "/live.js": "live.js",
+    "/docs": "docs.html",
+    "/docs.js": "docs.js",
+}
+OWN_FILES_ONLY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; connect-src 'self'; "
+    "frame-ancestors 'self'; base-uri 'none'; form-action 'none'"
+)
+MOST_ASCENT_STEPS, LONGEST_INTERVAL = 200, 200
+MOST_BYTES = 4096
+
+
+class Change(wire.Question):
+    """What to change in a show; what is left out stays."""
+
+    rule: Literal["best", "grad", "best-ada", "grad-ada"] | None = None
+    ascent_steps: Annotated[int, Field(ge=0, le=MOST_ASCENT_STEPS, strict=True)] | None = None
+    reinference_interval: Annotated[int, Field(ge=1, le=LONGEST_INTERVAL, strict=True)] | None = None
+    task: str | None = None
+    paused: bool | None = None
+    restart: bool | None = None
+
+
+def add_live_page(app: FastAPI, stage: Stage) -> None:
+    for path, name in FILES.items():
+        _add_file(app, path, name)
+
+    @app.get("/live/stream", include_in_schema=False)
+    async def stream() -> Response:
+        try:
+            show = stage.open()
+        except TooManyShows as error:
+            raise HTTPException(503, str(error), {"retry-after": "10"}) from error
+        except DropError as error:
+            raise HTTPException(409, str(error)) from error
+        return StreamingResponse(_lines(show), media_type="text/event-stream", headers={"cache-control": "no-store"})
+
+    @app.post("/live/{show}", include_in_schema=False, status_code=204)
+    async def change(show: str, request: Request) -> Response:
+        asked = await wire.read(request, Change, MOST_BYTES)
+        found = stage.find(show)
+        if found is None:
+            raise HTTPException(404, "nobody is watching under this name: load the page again")
+        found.change(**asked.model_dump(exclude_none=True))
+        return Response(status_code=204)
+
+
+def _add_file(app: FastAPI, path: str, name: str) -> None:
+    content = resources.files("droprl.deploy.serve.live").joinpath("page", name).read_bytes()
+    headers = {"content-security-policy": OWN_FILES_ONLY, "x-content-type-options": "nosniff"}
+
+    @app.get(path, include_in_schema=False)
+    async def file() -> Response:
+        return Response(content, media_type=KINDS[name.rpartition(".")[2]], headers=headers)
+
+
+async def _lines(show: Show) -> AsyncIterator[str]:
+    """Server-sent events; a comment now and then shows whether anybody still listens."""
+    async for event in show.events():
+        yield ": still here\n\n" if event is None else f"data: {json.dumps(event)}\n\n"

@@ -1,0 +1,270 @@
+"""A show: one person watches the policy act. A thread plays the task and draws; the stream takes what it says."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import threading
+import time
+from collections.abc import AsyncIterator
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import gymnasium
+import jax
+import numpy as np
+
+from droprl.adapt import AdaptivePolicy, tell_rewards
+from droprl.data.antmaze import TIME_LIMITS
+from droprl.data.maze import MAZES, env_id
+from droprl.deploy.serve.live import pictures
+from droprl.deploy.serve.live.look import Plane, Settings, Sight, nothing_held, see
+from droprl.errors import DropError
+from droprl.policy import LoadedPolicy
+from droprl.rollout import check_fit
+
+MOST_SHOWS = 4
+FRAMES_A_SECOND = 12.0
+STEPS_A_FRAME = 2
+THREAD, SECONDS_TO_END = "droprl-show", 20.0
+FAMILIES = (tuple(map(env_id, MAZES)), tuple(map(env_id, TIME_LIMITS)))  # tasks with the same observations and actions
+Event = dict[str, Any]
+
+
+class TooManyShows(DropError):
+    """Each takes a good part of a processor."""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the person asked for last."""
+
+    settings: Settings | None  # None: the policy infers no embedding
+    task: str
+    paused: bool = False
+    restarts: int = 0
+
+
+class Stage:
+    """Where shows are opened, found by their name, and ended together."""
+
+    def __init__(self, loaded: LoadedPolicy, env: str | None = None) -> None:
+        self.loaded = loaded
+        self.tasks = tasks_of(env or loaded.origin.env)
+        policy = loaded.policy
+        self.adaptive = policy if isinstance(policy, AdaptivePolicy) else None
+        self.plane = None if self.adaptive is None else Plane(np.asarray(self.adaptive.embeddings))
+        self._shows: dict[str, Show] = {}
+        self._closing = False
+
+    def about(self) -> Event:
+        """What the page must know before anything moves."""
+        content: Event = {
+            "algorithm": self.loaded.algorithm.name,
+            "dataset": self.loaded.origin.dataset,
+            "tasks": self.tasks,
+        }
+        if self.adaptive is None or self.plane is None:
+            return content
+        embeddings, adaptation = np.asarray(self.adaptive.embeddings), self.adaptive.adaptation
+        return content | {
+            "embeddings": self.plane.points(embeddings),
+            "explained": self.plane.explained,
+            "starts": min(adaptation.starts or len(embeddings), len(embeddings)),
+            "in_full": not (adaptation.halve_every or adaptation.tolerance or adaptation.warm_start),
+        }
+
+    def open(self) -> Show:
+        if self._closing or len(self._shows) >= MOST_SHOWS:
+            raise TooManyShows(f"{len(self._shows)} people are watching already: try again when one has left")
+        if not self.tasks:
+            raise DropError("the data did not say which task it is from: start with `drop serve POLICY --env ID`")
+        show = Show(self, Wish(self._first_settings(), self.tasks[0]))
+        self._shows[show.name] = show
+        return show
+
+    def _first_settings(self) -> Settings | None:
+        """As the policy was loaded; the rule `first`, which asks no score model, has no place on the page."""
+        if self.adaptive is None:
+            return None
+        chosen = self.adaptive.adaptation
+        rule = "best" if chosen.rule == "first" else chosen.rule
+        return Settings(rule, chosen.ascent_steps, chosen.reinference_interval)
+
+    def find(self, name: str) -> Show | None:
+        return self._shows.get(name)
+
+    def forget(self, show: Show) -> None:
+        show.stop()
+        self._shows.pop(show.name, None)
+
+    def close(self) -> None:
+        """Ends all streams, which would go on for ever. May be called from a signal handler, and twice."""
+        self._closing = True
+        for show in list(self._shows.values()):
+            show.stop()
+
+    def wait(self) -> None:
+        """After `close`: until the simulators are put away, so that the process does not end in the midst of one."""
+        for thread in threading.enumerate():
+            if thread.name == THREAD:
+                thread.join(SECONDS_TO_END)
+
+
+class Show:
+    def __init__(self, stage: Stage, wish: Wish) -> None:
+        self.name = secrets.token_urlsafe(12)
+        self.wish = wish
+        self._stage = stage
+        self._stopped = threading.Event()
+        self._events: asyncio.Queue[Event] = asyncio.Queue()
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def change(self, **changes: Any) -> None:
+        """Settings, `task`, `paused`, or `restart`."""
+        if changes.pop("restart", False):
+            changes["restarts"] = self.wish.restarts + 1
+        own: dict[str, Any] = {name: changes.pop(name) for name in ("task", "paused", "restarts") if name in changes}
+        if own.get("task", self.wish.task) not in self._stage.tasks:
+            raise DropError(f"{own['task']}: is not a task for this policy: choose from {', '.join(self._stage.tasks)}")
+        if changes:
+            if self.wish.settings is None:
+                raise DropError("this policy infers no embedding: there is nothing to set")
+            own["settings"] = replace(self.wish.settings, **changes)
+        self.wish = replace(self.wish, **own)
+
+    async def events(self) -> AsyncIterator[Event | None]:
+        """What happens, as long as somebody listens; None when nothing did for a second."""
+        self._loop = asyncio.get_running_loop()
+        threading.Thread(target=self._run, name=THREAD, daemon=True).start()
+        try:
+            while not self._stopped.is_set() or not self._events.empty():
+                try:
+                    yield await asyncio.wait_for(self._events.get(), 1.0)
+                except TimeoutError:
+                    yield None
+        finally:
+            self._stage.forget(self)
+
+    # --- the thread ---
+
+    def _run(self) -> None:
+        try:
+            settings = self.wish.settings
+            known = {} if settings is None else {"settings": asdict(settings)}
+            self._say("hello", name=self.name, **known, **self._stage.about())
+            while not self._stopped.is_set():
+                self._play(self.wish.task)
+        except Exception as error:  # the page is told: nobody reads a thread's traceback
+            self._say("trouble", error=" ".join(str(error).split()) or type(error).__name__)
+            self.stop()
+
+    def _say(self, kind: str, **content: Any) -> None:
+        """Waits while the listener is behind: the simulation then slows down rather than the memory filling up."""
+        while self._events.qsize() >= 2 and not self._stopped.is_set():
+            time.sleep(0.005)
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._events.put_nowait, {"kind": kind, **content})
+
+    def _play(self, task: str) -> None:
+        """Episodes of one task, until another is asked for."""
+        env, no_frames = pictures.task_to_watch(task)
+        try:
+            check_fit(self._stage.loaded, env)
+            self._say("task", task=task, no_frames=no_frames)
+            env.reset(seed=0)
+            camera = pictures.Camera(env) if no_frames is None else None
+            number = 0
+            while self.wish.task == task and not self._stopped.is_set():
+                self._play_episode(env, number, camera)
+                number += 1
+        finally:
+            env.close()
+
+    def _play_episode(self, env: gymnasium.Env[Any, Any], number: int, camera: pictures.Camera | None) -> None:
+        began = self.wish
+        episode = Episode(self._stage, env, number)
+        while not episode.over and not self._stopped.is_set():
+            wish = self.wish
+            if wish.task != began.task or wish.restarts != began.restarts:
+                return
+            if wish.paused:
+                self._stopped.wait(0.05)
+                continue
+            since = time.monotonic()
+            points, drawn = episode.play_on(wish.settings)
+            settings = {} if wish.settings is None else {"settings": asdict(wish.settings)}
+            image = None if camera is None else camera.frame()
+            self._say("frame", episode=number, points=points, image=image, **settings, **drawn)
+            self._stopped.wait(max(0.0, 1.0 / FRAMES_A_SECOND - (time.monotonic() - since)))
+        if episode.over:
+            self._say("episode", total=episode.total, score=self._score(episode.total))
+
+    def _score(self, total: float) -> float | None:
+        """Normalised, where the task has references and is the policy's own."""
+        origin = self._stage.loaded.origin
+        if origin.score_range is None or self.wish.task != origin.env:
+            return None
+        low, high = origin.score_range
+        return 100.0 * (total - low) / (high - low)
+
+
+class Episode:
+    """One episode under way, a frame's worth of steps at a time."""
+
+    def __init__(self, stage: Stage, env: gymnasium.Env[Any, Any], number: int) -> None:
+        self._stage, self._env, self._number = stage, env, number
+        self._observation = np.asarray(env.reset(seed=number)[0], np.float32)
+        self._held = None if stage.adaptive is None else nothing_held(stage.adaptive)
+        self._carry = None if stage.adaptive is not None else stage.loaded.start(1)
+        self._settings: Settings | None = None
+        self._since = 0  # steps since z was first inferred under these settings
+        self.step, self.total, self.over = 0, 0.0, False
+
+    def play_on(self, settings: Settings | None) -> tuple[list[list[float | None]], Event]:
+        """For each step its number, the scores of z* and of the best z_n, and the reward so far; and what to draw."""
+        if settings != self._settings:
+            self._settings, self._since = settings, 0  # they take hold here: a rule that chooses once does so now
+        points: list[list[float | None]] = []
+        sight: Sight | None = None
+        while len(points) < STEPS_A_FRAME and not self.over:
+            action, sight = self._act()
+            found, reward, ended, truncated, _ = self._env.step(action)
+            if self._carry is not None:
+                self._carry = tell_rewards(self._carry, np.array([reward]))
+            self._observation = np.asarray(found, np.float32)
+            self.step, self.total, self.over = self.step + 1, self.total + float(reward), bool(ended or truncated)
+            seen = (None, None) if sight is None else (float(sight.score), float(np.max(sight.scores)))
+            points.append([self.step, *seen, self.total])
+        return points, self._drawn(sight)
+
+    def _act(self) -> tuple[np.ndarray, Sight | None]:
+        key = jax.random.fold_in(jax.random.key(self._number), self.step)
+        loaded, adaptive = self._stage.loaded, self._stage.adaptive
+        if adaptive is None or self._settings is None or self._held is None:
+            self._carry, actions = loaded.step(self._carry, self._observation[None], key)
+            return actions[0], None
+        action, sight = see(adaptive, loaded.scaling, self._settings, self._since, self._held, self._observation, key)
+        self._held, self._since = sight.held, self._since + 1
+        return action, sight
+
+    def _drawn(self, sight: Sight | None) -> Event:
+        plane = self._stage.plane
+        if sight is None or plane is None:
+            return {}
+        return {
+            "scores": np.round(sight.scores, 5).tolist(),
+            "ends": plane.points(np.asarray(sight.ends)),
+            "z": plane.points(np.asarray(sight.held.z)),
+            "start": int(sight.held.start),
+        }
+
+
+def tasks_of(env: str | None) -> list[str]:
+    """The policy's own task first, then those with the same observations and actions."""
+    if env is None:
+        return []
+    family: tuple[str, ...] = next((family for family in FAMILIES if env in family), ())
+    return list(dict.fromkeys([env, *family]))

@@ -1,0 +1,94 @@
+"""Sessions: the memory of episodes under way, for rules that choose z once or every m steps."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from droprl.adapt.policy import Carry
+from droprl.errors import DropError
+
+
+class TooManySessions(DropError):
+    pass
+
+
+class NoSuchSession(DropError):
+    pass
+
+
+class SessionActing(DropError):
+    pass
+
+
+@dataclass
+class Session:
+    """So many episodes side by side. `steps` actions were taken in each."""
+
+    episodes: int
+    memory: Carry
+    used: float
+    steps: int = 0
+    acting: bool = False
+
+
+class Sessions:
+    """At most `most` of them; one that nobody used for `idle` seconds is forgotten."""
+
+    def __init__(self, most: int, idle: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.most, self.idle, self._clock = most, idle, clock
+        self._open: dict[str, Session] = {}  # the longest unused first
+
+    def __len__(self) -> int:
+        self._forget_the_idle()
+        return len(self._open)
+
+    def create(self, episodes: int, memory: Carry) -> str:
+        if len(self) >= self.most:
+            raise TooManySessions(
+                f"{self.most} sessions are open: delete one, or wait until one has been idle for {self.idle:g} s"
+            )
+        name = secrets.token_urlsafe(16)
+        self._open[name] = Session(episodes, memory, self._clock())
+        return name
+
+    def get(self, name: str) -> Session:
+        self._forget_the_idle()
+        if name not in self._open:
+            raise NoSuchSession(
+                f"there is no such session: it was deleted, idle for {self.idle:g} s, or never made; POST /sessions"
+            )
+        return self._open[name]
+
+    def begin(self, name: str) -> Session:
+        """For one action; `end` when it is done. Two at once would have no order."""
+        session = self.get(name)
+        if session.acting:
+            raise SessionActing("this session is acting already: wait for its answer")
+        session.acting, session.used = True, self._clock()
+        self._open[name] = self._open.pop(name)
+        return session
+
+    def end(self, name: str, memory: Carry | None) -> None:
+        """With the new memory, or with None where the action failed."""
+        session = self._open.pop(name, None)
+        if session is None:  # deleted meanwhile
+            return
+        if memory is not None:
+            session.memory, session.steps = memory, session.steps + 1
+        session.acting, session.used = False, self._clock()
+        self._open[name] = session
+
+    def delete(self, name: str) -> None:
+        self.get(name)
+        del self._open[name]
+
+    def _forget_the_idle(self) -> None:
+        now = self._clock()
+        while self._open:
+            name, session = next(iter(self._open.items()))
+            if session.acting or now - session.used <= self.idle:
+                return
+            del self._open[name]
