@@ -120,7 +120,7 @@ class LoadedPolicy:
 
     def step(self, carry: Carry, observations: np.ndarray, key: Array) -> tuple[Carry, np.ndarray]:
         """One step of every episode: the new memory and the actions."""
-        carry, actions = _step(self.policy, self.scaling, carry, jnp.asarray(observations, jnp.float32), key)
+        carry, actions = act_in_units(self.policy, self.scaling, carry, jnp.asarray(observations, jnp.float32), key)
         return carry, np.array(actions)  # a copy: environments may change what they are given
 
     def adapted(self, **changes: Any) -> LoadedPolicy:
@@ -155,7 +155,9 @@ class LoadedPolicy:
 
 
 @eqx.filter_jit
-def _step(policy: Policy, scaling: Scaling, carry: Carry, observations: Array, key: Array) -> tuple[Carry, Array]:
+def act_in_units(
+    policy: Policy, scaling: Scaling, carry: Carry, observations: Array, key: Array
+) -> tuple[Carry, Array]:
     """Compiled once for all policies of one shape: seeds and checkpoints share it."""
     normalized = jnp.asarray(scaling.observations_in(observations))
     carry, actions = policy.act(carry, normalized, key)
