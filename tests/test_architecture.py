@@ -29,6 +29,7 @@ WAY = (
     "select",
     "report",
     "bench",
+    "deploy",
     "cli",
 )
 FRONT_DOORS = ("__init__", "__main__")  # `import droprl` and `python -m droprl` open onto everything

@@ -1,0 +1,5 @@
+"""Shipping a policy: one ONNX file that acts, and adapts, with no JAX."""
+
+from droprl.deploy.onnx_file import Exported, export_onnx
+
+__all__ = ["Exported", "export_onnx"]
