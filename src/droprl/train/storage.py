@@ -1,6 +1,7 @@
 """Files that are whole or not there: written beside their place, flushed to the disk, then renamed.
 
-Arrays are safetensors, the rest is JSON. Reading either runs no code, and a file that was damaged is named.
+Arrays are safetensors, the rest is JSON. Reading either runs no code, and a file that was damaged is named: arrays by
+the checksum in the JSON beside them, that JSON by its own seal.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from droprl.errors import DropError
 
 PyTree = Any
 TEMPORARY = ".partial-"  # what begins so was being written when the process ended
+FORMAT = 2  # of sealed files; format 1 had no seal
+_RESTORE = "restore the file or train again"
+_BLANK = "0" * 64  # stands where the seal will be while it is computed
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -47,12 +51,39 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
+    return _read_json(path)[1]
+
+
+def _read_json(path: Path) -> tuple[bytes, Any]:
+    """The bytes, and what they say."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        raw = path.read_bytes()
+        return raw, json.loads(raw.decode("utf-8"))
     except FileNotFoundError:
         raise DropError(f"{path}: not found: is this a run or policy folder?") from None
     except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise DropError(f"{path}: cannot be read ({_reason(error)}): restore the file or train again") from error
+        raise DropError(f"{path}: cannot be read ({_reason(error)}): {_RESTORE}") from error
+
+
+def sealed(content: dict[str, Any]) -> bytes:
+    """JSON that holds the checksum of all its other bytes: no changed bit passes for a setting."""
+    blank = json.dumps({"format": FORMAT, "seal": _BLANK, **content}, indent=2, allow_nan=False).encode() + b"\n"
+    return blank.replace(_BLANK.encode(), digest(blank).encode(), 1)
+
+
+def read_sealed(path: Path) -> dict[str, Any]:
+    """What `sealed` made, if it is still that. Files of format 1, which had no seal, are taken as they are."""
+    raw, content = _read_json(path)
+    if not isinstance(content, dict):
+        raise DropError(f"{path}: is damaged (it holds no settings): {_RESTORE}")
+    seal, found = content.pop("seal", None), content.pop("format", 1)
+    if seal is None and found == 1:
+        return content
+    if found not in (1, FORMAT):
+        raise DropError(f"{path}: is not of format {FORMAT}: another version of droprl wrote it, or it is damaged")
+    if digest(raw.replace(str(seal).encode(), _BLANK.encode(), 1)) != seal:
+        raise DropError(f"{path}: is damaged or was edited (its checksum differs): {_RESTORE}")
+    return content
 
 
 def write_folder(path: Path, files: dict[str, bytes]) -> None:
