@@ -130,7 +130,8 @@ def open_run(path: Path, config: RunConfig, prepared: Prepared, returns: np.ndar
         for content in (wanted, found):
             content["data"].pop("source")  # the same data may have moved
         odd = differences(found, wanted)
-        if [line.split(" ")[0] for line in odd] == ["data.fingerprint"]:
+        names = {line.split(" ")[0] for line in odd}
+        if "data.fingerprint" in names and names <= {"data.fingerprint", "data.n_steps", "data.n_episodes"}:
             raise DropError(
                 f"{config.data.source}: is no longer the data that {path} was trained on ({odd[0]}): restore it, or "
                 "use another --out"
