@@ -33,6 +33,9 @@ import places
 from kills import rounds
 from work import Failed, Lost, Undisturbed, Work
 
+# Bytes that a full disk has left: less than the command needs, and of the longer ones enough to begin.
+FREE = {"training": (150_000, 450_000), "evaluation": (0, 1), "fine-tuning": (0, 64_000), "export": (0, 32_000)}
+
 
 @dataclass
 class Row:
@@ -132,9 +135,7 @@ def break_places(place: Path, tally: Tally, one: Work, known: Undisturbed, short
     if short:
         return
     disk = "full disk (tmpfs)" if places.has_namespaces() else "full disk (RLIMIT_FSIZE)"
-    # Of a training some checkpoints have room, of the rest nothing has.
-    free = rng.randrange(100_000, 400_000) if one.name == "training" else 4096
-    tally.trial(disk, one.name, partial(places.full_disk, one, place / "full", known, free))
+    tally.trial(disk, one.name, partial(places.full_disk, one, place / "full", known, rng.randrange(*FREE[one.name])))
     tally.trial("read-only folder", one.name, partial(places.read_only, one, place / "read-only"))
     if one.name in ("training", "fine-tuning"):
         tally.trial("NaN", one.name, partial(places.nan_in_training, one, place / "nan", known, rng))

@@ -121,7 +121,7 @@ def second_process(work: Work, place: Path, known: Undisturbed) -> None:
     try:
         while first.poll() is None and not list(place.rglob("*.lock")):
             time.sleep(0.01)
-        time.sleep(0.2)  # from the making of the lock's file to the lock
+        time.sleep(0.5)  # from the making of the lock's file to the lock
         first.send_signal(signal.SIGSTOP)
         answer = finish(work.words(place))
         first.send_signal(signal.SIGCONT)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -73,16 +73,15 @@ class OnlineTrainer:
             table = replay(self._algorithm, self._prepared, trajectories, self._online_share)
             state, sums = self._updates(state, jnp.uint32(seed), table, jnp.int32(start.step + begin), jnp.int32(count))
             means = {name: float(value) / max(count, 1) for name, value in jax.device_get(sums).items()}
-            if not np.isfinite(list(means.values())).all():
-                raise _diverged(folder, len(trajectories))
+            _refuse_nan(folder, len(trajectories), (means, state))
             on_episode(means | {"last_return": trajectory.episode_return})
             if time.monotonic() - last_save >= SAVE_SECONDS:
-                _save(folder, len(trajectories), state)
+                save_checkpoint(folder / "state", len(trajectories), state, scheduled=False)
                 last_save = time.monotonic()
         if not trajectories:
             raise DropError(f"no episode ended within the budget of {ledger.budget:,} steps: give more")
         if len(trajectories) > learned:
-            _save(folder, len(trajectories), state)
+            save_checkpoint(folder / "state", len(trajectories), state, scheduled=False)
         return start.step + self._n_updates(trajectories), state
 
     def _n_updates(self, trajectories: list[Trajectory]) -> int:
@@ -131,18 +130,13 @@ class OnlineTrainer:
         return Trajectory(*map(np.asarray, found))
 
 
-def _save(folder: Path, episodes: int, state: DropState) -> None:
-    """A loss is measured before its update: the weights after the last one are looked at here."""
-    if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(jax.device_get(state))):
-        raise _diverged(folder, episodes)
-    save_checkpoint(folder / "state", episodes, state, scheduled=False)
-
-
-def _diverged(folder: Path, episodes: int) -> DropError:
-    return DropError(
-        f"{folder}: training has diverged at episode {episodes} (not a number); the run and what was saved before are "
-        "kept: remove the level's folder and use fewer --updates-per-step"
-    )
+def _refuse_nan(folder: Path, episodes: int, tree: Any) -> None:
+    """A loss is measured before its update: the weights after the last one are looked at too, before they act."""
+    if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(jax.device_get(tree))):
+        raise DropError(
+            f"{folder}: training has diverged at episode {episodes} (not a number); the run and what was saved before "
+            "are kept: remove the level's folder and use fewer --updates-per-step"
+        )
 
 
 def _file(folder: Path, number: int) -> Path:
