@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import random
+import resource
 import shutil
 import sys
 import tempfile
@@ -144,6 +145,12 @@ def break_places(place: Path, tally: Tally, one: Work, known: Undisturbed, short
     shutil.rmtree(place)
 
 
+def cpu_seconds() -> float:
+    """Of this process and all that it started: what other work on the machine does not change."""
+    spent = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in spent)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--short", action="store_true", help="the form that the tests run: some of everything")
@@ -164,7 +171,8 @@ def main() -> None:
     summary = tally.summary()
     if options.json is not None:
         rows = [asdict(row) for row in tally.rows.values()]
-        options.json.write_text(json.dumps(summary | {"seconds": round(tally.seconds), "rows": rows}, indent=2) + "\n")
+        times = {"seconds": round(tally.seconds), "cpu_seconds": round(cpu_seconds())}
+        options.json.write_text(json.dumps(summary | times | {"rows": rows}, indent=2) + "\n")
     print(json.dumps(summary))
     raise SystemExit(0 if summary["survived"] == summary["tried"] and not summary["lost"] else 1)
 
