@@ -42,7 +42,7 @@ class Tensor:
 class Node:
     operator: str
     inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
+    outputs: list[Tensor]
     attributes: dict[str, Any]
     branches: dict[str, Scope] = field(default_factory=dict)
 
@@ -52,7 +52,7 @@ class Scope:
     """Nodes of the whole graph, or of a branch: those of a branch also see what stands around it."""
 
     nodes: list[Node] = field(default_factory=list)
-    made: dict[Any, tuple[str, ...]] = field(default_factory=dict)
+    made: dict[Any, list[Tensor]] = field(default_factory=dict)
     outputs: list[Tensor] = field(default_factory=list)
 
 
@@ -100,11 +100,11 @@ class Graph:
         if made is None:
             fixed = all(name in self._constants or name in self._fixed_names for name in names) and not branches
             scope = self._fixed if fixed else self._scopes[-1]
-            made = tuple(self._fresh(operator) for _ in outputs)
+            made = [replace(tensor, name=self._fresh(operator)) for tensor in outputs]
             scope.nodes.append(Node(operator, names, made, attributes, branches or {}))
             scope.made[key] = made
-            self._fixed_names |= set(made) if fixed else set()
-        return [replace(tensor, name=name) for tensor, name in zip(outputs, made, strict=True)]
+            self._fixed_names |= {tensor.name for tensor in made} if fixed else set()
+        return [replace(tensor, name=twin.name) for tensor, twin in zip(outputs, made, strict=True)]
 
     def one(
         self,
@@ -132,7 +132,7 @@ class Graph:
         whole = [self.expanded(tensor) for tensor in tensors]
         scope.outputs = [replace(tensor, name=self._fresh("output"), constant=None) for tensor in whole]
         for tensor, output in zip(whole, scope.outputs, strict=True):
-            scope.nodes.append(Node("Identity", (self._name_of(tensor),), (output.name,), {}))
+            scope.nodes.append(Node("Identity", (self._name_of(tensor),), [output], {}))
 
     def _name_of(self, tensor: Tensor) -> str:
         if tensor.constant is None:
@@ -221,9 +221,10 @@ class Graph:
         graph = helper.make_graph(
             [_to_onnx(node, renamed) for node in nodes],
             name,
-            [_described(tensor.name, tensor) for tensor in self._inputs],
-            [_described(name, tensor) for name, tensor in outputs.items()],
+            [_described(tensor) for tensor in self._inputs],
+            [_described(replace(tensor, name=name)) for name, tensor in outputs.items()],
             [numpy_helper.from_array(content, name) for name, content in self._constants.items() if name in read],
+            value_info=_insides(nodes, renamed),
         )
         model = helper.make_model(
             graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION, producer_name="droprl"
@@ -237,7 +238,7 @@ def _needed(scope: Scope) -> tuple[list[Node], set[str]]:
     """The nodes that its outputs come from, and every name that they read."""
     read, kept = {tensor.name for tensor in scope.outputs}, []
     for node in reversed(scope.nodes):
-        if read.isdisjoint(node.outputs):
+        if read.isdisjoint(tensor.name for tensor in node.outputs):
             continue
         for branch in node.branches.values():
             branch.nodes, inside = _needed(branch)
@@ -253,17 +254,24 @@ def _to_onnx(node: Node, renamed: dict[str, str]) -> onnx.NodeProto:
             [_to_onnx(inner, {}) for inner in scope.nodes],
             name,
             [],
-            [_described(tensor.name, tensor) for tensor in scope.outputs],
+            [_described(tensor) for tensor in scope.outputs],
+            value_info=_insides(scope.nodes, {tensor.name for tensor in scope.outputs}),
         )
         for name, scope in node.branches.items()
     }
-    outputs = [renamed.get(name, name) for name in node.outputs]
+    outputs = [renamed.get(tensor.name, tensor.name) for tensor in node.outputs]
     return helper.make_node(node.operator, node.inputs, outputs, **node.attributes, **branches)
 
 
-def _described(name: str, tensor: Tensor) -> onnx.ValueInfoProto:
-    dims = [dim if is_number(dim) else str(dim) for dim in tensor.shape]
-    return helper.make_tensor_value_info(name, _onnx_type(tensor.dtype), dims)
+def _insides(nodes: Sequence[Node], outputs: Collection[str]) -> list[onnx.ValueInfoProto]:
+    """Shapes of what lies between: onnxruntime plans its memory by them, and without them for minutes."""
+    tensors = [tensor for node in nodes for tensor in node.outputs]
+    return [_described(replace(tensor, shape=tensor.held)) for tensor in tensors if tensor.name not in outputs]
+
+
+def _described(tensor: Tensor) -> onnx.ValueInfoProto:
+    dims = [int(dim) if is_number(dim) else str(dim) for dim in tensor.shape]
+    return helper.make_tensor_value_info(tensor.name, _onnx_type(tensor.dtype), dims)
 
 
 def _onnx_type(dtype: np.dtype) -> int:
