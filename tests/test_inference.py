@@ -282,3 +282,49 @@ def test_sampling_with_a_key_for_each_episode_does_not_see_the_other_episodes() 
     with_one_key = np.asarray(act(observations, keys[0]))
     for rows in (together, with_one_key):  # the same state in each row, and never the same noise
         assert len(np.unique(rows, axis=0)) == 3
+
+
+# --- doing less ---
+
+
+def line(z: jax.Array) -> jax.Array:
+    """Rises by 1 a unit: an ascent step of size 0.1 gains 0.1 everywhere, so the order of the starts never changes."""
+    return z[0]
+
+
+def test_halving_drops_the_lower_half_and_spends_all_steps_on_the_rest() -> None:
+    """On two hills the lower start has the higher hill: it overtakes within ten steps, and not within one."""
+    slow, fast = (infer_jit(bumps, ON_BUMPS, ascent_steps=100, starts=None, halve_every=h) for h in (1, 30))
+    np.testing.assert_allclose(slow.z, [3.0, 0.0], atol=1e-2)  # 3 starts → 2 → 1, the best at each time
+    np.testing.assert_allclose(fast.z, [3.0, 0.0], atol=1e-2)
+    flat = infer_jit(line, [[0.0], [0.5], [1.0], [0.7]], ascent_steps=8, starts=None, halve_every=3)
+    assert int(flat.start) == 2
+    np.testing.assert_allclose(flat.z, [1.0 + 8 * 0.1], rtol=1e-6)
+
+
+def test_halving_can_give_up_the_start_that_would_have_won() -> None:
+    """What it trades: after no step at all the start on the high hill's far slope is the lowest of the three."""
+    starts = jnp.array([[0.0, 0.0], [0.3, 0.0], [3.0, 0.9]])
+    every = infer_jit(bumps, starts, ascent_steps=100, starts=None)
+    np.testing.assert_allclose(every.z, [3.0, 0.0], atol=1e-2)
+    halved = infer_jit(bumps, starts, ascent_steps=100, starts=None, halve_every=1)
+    np.testing.assert_allclose(halved.z, [0.0, 0.0], atol=1e-2)
+
+
+def test_ascent_stops_when_no_start_rises_any_more() -> None:
+    """On −z² steps of size 0.25 halve z: the gain of the t-th step is 3/4 · 4^(1−t) for the start at 1, and the step
+    after the first gain that is too small is not taken."""
+    for tolerance, taken in ((1.0, 2), (0.2, 3), (0.15, 4), (0.01, 6)):
+        reached = infer_jit(lambda z: -jnp.sum(z**2), [[1.0], [0.1]], step_size=0.25, starts=None, tolerance=tolerance)
+        np.testing.assert_allclose(reached.z, [0.1 * 0.5**taken], rtol=1e-5)
+
+
+def test_a_warm_start_goes_on_from_the_last_embedding_inside_its_own_region() -> None:
+    adaptation = Adaptation(region="trust", trust_radius=0.5, ascent_steps=2, warm_start=True)
+    last = Inferred(jnp.array([0.4]), jnp.array(0.0), jnp.array(0, jnp.int32))
+    go_on = jax.jit(lambda z, last: infer(line, z, adaptation, last))
+    found = go_on(jnp.array([[0.0], [-1.0]]), last)
+    np.testing.assert_allclose(found.z, [0.5], rtol=1e-5)  # 0.4 + 2 · 0.1, but no farther than 0.5 from z_0
+    assert int(found.start) == 0
+    cold = infer(line, jnp.array([[0.0], [-1.0]]), adaptation)
+    np.testing.assert_allclose(cold.z, [0.2], rtol=1e-5)

@@ -14,7 +14,7 @@ from droprl.version import __version__
 if TYPE_CHECKING:
     from droprl.adapt import Adaptation
     from droprl.algorithms import BC, DDROP, DROP, DT, FBC, COMs, DropCVAE, Onestep, RvS
-    from droprl.data import Dataset, from_arrays, load_dataset
+    from droprl.data import Dataset, from_arrays, load_dataset, map_dataset
     from droprl.deploy import export_onnx
     from droprl.evaluation import Evaluation, evaluate
     from droprl.finetuning import FineTuning, finetune
@@ -45,6 +45,7 @@ __all__ = [
     "from_arrays",
     "load_dataset",
     "load_policy",
+    "map_dataset",
 ]
 
 _HOME = {
@@ -61,6 +62,7 @@ _HOME = {
     "Dataset": "data",
     "from_arrays": "data",
     "load_dataset": "data",
+    "map_dataset": "data",
     "export_onnx": "deploy",
     "Evaluation": "evaluation",
     "evaluate": "evaluation",

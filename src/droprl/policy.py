@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -164,7 +163,7 @@ def step_policy(policy: Policy, scaling: Scaling, carry: Carry, observations: Ar
     return carry, jnp.clip(scaling.actions_out(actions), scaling.action_low, scaling.action_high)
 
 
-_step = eqx.filter_jit(step_policy)  # compiled once for all policies of one shape: seeds and checkpoints share it
+_step = jax.jit(step_policy)  # compiled once for all policies of one shape: seeds and checkpoints share it
 
 
 def load_policy(

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import gymnasium
 import jax
 import jax.numpy as jnp
@@ -124,7 +123,7 @@ class _Players:
         return values.reshape(len(self.policies), -1, *values.shape[1:])
 
 
-_step_together = eqx.filter_jit(eqx.filter_vmap(step_policy))
+_step_together = jax.jit(jax.vmap(step_policy))
 
 
 def _play(

@@ -40,11 +40,18 @@ class Adaptation:
     """|z − z_n| at most. Whitened embeddings have a standard deviation of 1."""
     starts: int | None = 5
     """Ascend only from this many embeddings, those with the highest score; None is all N, as in the paper."""
+    halve_every: int | None = None
+    """Successive halving: after every so many ascent steps the better half of the starts goes on. None: all go on."""
+    tolerance: float = 0.0
+    """Stop ascending once no start rises by more than this in a step. 0 takes all K steps."""
+    warm_start: bool = False
+    """Let grad-ada also ascend from the z* of the episode's last inference."""
     reinference_interval: int = 1
     """m of DROP(m): best-ada and grad-ada infer z anew every m steps."""
 
     def __post_init__(self) -> None:
-        require(self, "at least 0", "ascent_steps")
+        require(self, "at least 0", "ascent_steps", "tolerance")
+        require(self, "at least 1", "halve_every")
         require(self, "at least 1", "starts", "reinference_interval")
         require(self, "above 0", "step_size", "trust_radius")
 
@@ -57,34 +64,72 @@ class Inferred(NamedTuple):
     start: Array  # the number of the sub-task whose embedding it started from
 
 
-def infer(score: Score, embeddings: Array, adaptation: Adaptation) -> Inferred:
-    """z* for one state, by the rule."""
+def infer(score: Score, embeddings: Array, adaptation: Adaptation, last: Inferred | None = None) -> Inferred:
+    """z* for one state, by the rule; `last` is what the episode inferred before, where it did."""
     if adaptation.rule == "first":  # sub-tasks are numbered from the highest return down
         return Inferred(embeddings[0], score(embeddings[0]), jnp.zeros((), jnp.int32))
     scores = jax.vmap(score)(embeddings)
-    best = jnp.argmax(scores)
+    best = jnp.argmax(scores).astype(jnp.int32)
     if adaptation.rule in ("best", "best-ada"):
         return Inferred(embeddings[best], scores[best], best)
     # Grad ascends from the best embedding alone, Grad-Ada from every one (or the most promising).
     starts = best[None] if adaptation.rule == "grad" else _starts(scores, adaptation)
+    z = embeddings[starts]
+    if adaptation.warm_start and adaptation.rule == "grad-ada" and last is not None:
+        starts, z = jnp.append(starts, last.start), jnp.concatenate([z, last.z[None]])
+    return ascend(score, z, starts, embeddings, adaptation)
+
+
+def ascend(score: Score, z: Array, starts: Array, embeddings: Array, adaptation: Adaptation) -> Inferred:
+    """The best of K steps of gradient ascent from each row of `z`, kept inside the region around its embedding."""
     low, high = embedding_box(embeddings)
-    ascended = jax.vmap(lambda z: ascend(score, z, adaptation, low, high))(embeddings[starts])
-    final_scores = jax.vmap(score)(ascended)
-    chosen = jnp.argmax(final_scores)
-    return Inferred(ascended[chosen], final_scores[chosen], starts[chosen])
+    climb = jax.vmap(jax.value_and_grad(lambda z: score(z)))
+    every = adaptation.halve_every or max(adaptation.ascent_steps, 1)
+    for first in range(0, adaptation.ascent_steps, every):
+        if first:  # the better half goes on
+            chosen = jax.lax.top_k(jax.vmap(score)(z), -(-len(starts) // 2))[1]
+            z, starts = z[chosen], starts[chosen]
+        step = _ascent_step(climb, embeddings[starts], adaptation, low, high)
+        z = _climbed(step, z, min(every, adaptation.ascent_steps - first), adaptation.tolerance)
+    scores = jax.vmap(score)(z)
+    best = jnp.argmax(scores)
+    return Inferred(z[best], scores[best], starts[best])
 
 
-def ascend(score: Score, start: Array, adaptation: Adaptation, low: Array, high: Array) -> Array:
-    """K steps of gradient ascent from one embedding, kept inside the region."""
-    gradient = jax.grad(lambda z: score(z))
+def _ascent_step(
+    climb: Callable[[Array], tuple[Array, Array]], origins: Array, adaptation: Adaptation, low: Array, high: Array
+) -> Callable[[Array], tuple[Array, Array]]:
+    """z ↦ the z one step higher, and the scores before it."""
 
-    def step(_: int, z: Array) -> Array:
-        direction = gradient(z)
+    def step(z: Array) -> tuple[Array, Array]:
+        scores, directions = climb(z)
         if adaptation.step_rule == "normalized":
-            direction = direction / (jnp.linalg.norm(direction) + 1e-8)
-        return _keep_inside(z + adaptation.step_size * direction, start, adaptation, low, high)
+            directions = directions / (jnp.linalg.norm(directions, axis=1, keepdims=True) + 1e-8)
+        return _keep_inside(z + adaptation.step_size * directions, origins, adaptation, low, high), scores
 
-    return jax.lax.fori_loop(0, adaptation.ascent_steps, step, start)
+    return step
+
+
+class _Climb(NamedTuple):
+    n: Array  # steps taken
+    z: Array
+    scores: Array  # one step before
+    rising: Array
+
+
+def _climbed(step: Callable[[Array], tuple[Array, Array]], z: Array, n_steps: int, tolerance: float) -> Array:
+    if tolerance == 0.0:
+        return jax.lax.fori_loop(0, n_steps, lambda _, z: step(z)[0], z)
+
+    def go_on(climb: _Climb) -> Array:
+        return climb.rising & (climb.n < n_steps)
+
+    def one(climb: _Climb) -> _Climb:
+        z, scores = step(climb.z)
+        return _Climb(climb.n + 1, z, scores, jnp.any(scores > climb.scores + tolerance))
+
+    lowest = jnp.full(len(z), -jnp.inf, z.dtype)
+    return jax.lax.while_loop(go_on, one, _Climb(jnp.zeros((), jnp.int32), z, lowest, jnp.asarray(True))).z
 
 
 def embedding_box(embeddings: Array) -> tuple[Array, Array]:
@@ -94,15 +139,15 @@ def embedding_box(embeddings: Array) -> tuple[Array, Array]:
 
 def _starts(scores: Array, adaptation: Adaptation) -> Array:
     if adaptation.starts is None or adaptation.starts >= scores.shape[0]:
-        return jnp.arange(scores.shape[0])
+        return jnp.arange(scores.shape[0], dtype=jnp.int32)
     return jax.lax.top_k(scores, adaptation.starts)[1]
 
 
-def _keep_inside(z: Array, start: Array, adaptation: Adaptation, low: Array, high: Array) -> Array:
+def _keep_inside(z: Array, origins: Array, adaptation: Adaptation, low: Array, high: Array) -> Array:
     if adaptation.region == "box":
         return jnp.clip(z, low, high)
     if adaptation.region == "trust":
-        offset = z - start
-        length = jnp.sqrt(jnp.sum(offset**2) + 1e-12)
-        return start + offset * jnp.minimum(1.0, adaptation.trust_radius / length)
+        offset = z - origins
+        length = jnp.sqrt(jnp.sum(offset**2, axis=1, keepdims=True) + 1e-12)
+        return origins + offset * jnp.minimum(1.0, adaptation.trust_radius / length)
     return z

@@ -85,7 +85,9 @@ class AdaptivePolicy(eqx.Module):
         if self.adaptation.rule in ("best-ada", "grad-ada"):
             due = carry.step % self.adaptation.reinference_interval == 0
         # The whole batch skips the search when no episode is due, which is what makes DROP(m) cheap.
-        inferred = jax.lax.cond(jnp.any(due), lambda: jax.vmap(self.infer)(observations), lambda: carry.inferred)
+        inferred = jax.lax.cond(
+            jnp.any(due), lambda: jax.vmap(self._infer_after)(observations, carry), lambda: carry.inferred
+        )
         inferred = jax.tree.map(
             lambda new, old: jnp.where(due.reshape(due.shape + (1,) * (new.ndim - 1)), new, old),
             inferred,
@@ -94,15 +96,19 @@ class AdaptivePolicy(eqx.Module):
         actions = _actions(self.behavior_policy, observations, inferred.z, key, self.sample_actions)
         return Episode(carry.step + 1, inferred), actions
 
-    def infer(self, observation: Array) -> Inferred:
+    def _infer_after(self, observation: Array, episode: Episode) -> Inferred:
+        began = Inferred(self.embeddings[0], jnp.zeros((), self.embeddings.dtype), jnp.zeros((), jnp.int32))
+        last = jax.tree.map(lambda new, old: jnp.where(episode.step == 0, new, old), began, episode.inferred)
+        return self.infer(observation, last)
+
+    def infer(self, observation: Array, last: Inferred | None = None) -> Inferred:
         """z*(s) for one state."""
         encoded = self.behavior_policy.encode(observation)
 
         def score(z: Array) -> Array:
             return score_of_behavior(self.score_model, self.behavior_policy, observation, encoded, z)
 
-        found = infer(score, self.embeddings, self.adaptation)
-        return found._replace(start=found.start.astype(jnp.int32))
+        return infer(score, self.embeddings, self.adaptation, last)
 
 
 def _actions(behavior_policy: BehaviorPolicy, observations: Array, z: Array, key: Array, sample_actions: bool) -> Array:

@@ -33,6 +33,12 @@ class AdaptationOptions:
     """How far z may leave the embedding it started from, with --region trust."""
     starts: int | None = None
     """Ascend only from this many embeddings, those with the highest score; N or more is from all, as in the paper."""
+    halve_every: int | None = None
+    """After every so many ascent steps only the better half of the starts goes on."""
+    tolerance: float | None = None
+    """Stop ascending once no start rises by more than this in a step."""
+    warm_start: bool | None = None
+    """Let grad-ada also ascend from the last state's z*."""
     reinference_interval: int | None = None
     """m of DROP(m): infer z anew every m steps."""
 

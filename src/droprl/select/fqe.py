@@ -87,8 +87,10 @@ def _chosen_actions(policy: LoadedPolicy, dataset: Dataset, table: Transitions, 
     if (dataset.observation_size, dataset.action_size) != (policy.spec.observation_size, policy.spec.action_size):
         raise DropError(f"{dataset.name}: has other sizes than {policy!r} was trained with: give the data of its task")
     adaptation = policy.algorithm.adaptation
-    if adaptation is not None and adaptation.reinference_interval > 1:
-        raise DropError("what a policy does must follow from the state: set reinference_interval to 1")
+    if adaptation is not None and (adaptation.reinference_interval > 1 or adaptation.warm_start):
+        raise DropError(
+            "what a policy does must follow from the state: set reinference_interval to 1 and warm_start to false"
+        )
     if isinstance(policy.start(1), HearsRewards):
         raise DropError(f"what a policy does must follow from the state: {policy.algorithm.name} goes by its past")
     scaling, key = fit_scaling(dataset), jax.random.key(0)
