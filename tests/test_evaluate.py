@@ -17,9 +17,9 @@ from training import learnable_dataset, refusal, tiny
 from droprl import evaluate, load_policy
 from droprl.adapt import InferenceRule
 from droprl.evaluation import load_evaluations
+from droprl.seals import read_sealed, sealed
 from droprl.train import Run, fit
 from droprl.train.run import locked
-from droprl.train.storage import read_sealed, sealed
 
 
 class Task(gymnasium.Env[np.ndarray, np.ndarray]):

@@ -111,11 +111,31 @@ def test_every_rule_remembers_what_it_must(rule: str, interval: int, tmp_path: P
 
 @pytest.mark.parametrize(
     "changes",
-    [{"step_rule": "normalized", "region": "box", "starts": 100}, {"region": "none", "starts": 1}, {"ascent_steps": 0}],
+    [
+        {"step_rule": "normalized", "region": "box", "starts": 100},
+        {"region": "none", "starts": 1},
+        {"ascent_steps": 0},
+        {"ascent_steps": 5, "halve_every": 2, "starts": 4},
+    ],
 )
 def test_every_way_to_ascend(changes: dict[str, Any], tmp_path: Path) -> None:
     policy = policy_of("drop").adapted(**changes)
     assert_plays_alike(policy, export_onnx(policy, tmp_path / "policy.onnx").path)
+
+
+@pytest.mark.parametrize("interval", [1, 2])
+def test_a_warm_start_remembers_z_and_where_it_came_from(interval: int, tmp_path: Path) -> None:
+    policy = policy_of("drop").adapted(warm_start=True, starts=1, reinference_interval=interval, halve_every=1)
+    file = assert_plays_alike(policy, export_onnx(policy, tmp_path / "policy.onnx").path)
+    assert file.inputs == ["observations", "z", "step", "start"]
+    assert file.outputs == ["actions", "embedding", "score", "next_z", "next_step", "next_start"]
+
+
+def test_an_ascent_of_open_length_is_refused_and_says_what_to_do(tmp_path: Path) -> None:
+    ascending = policy_of("drop").adapted(tolerance=0.01)
+    assert "export it with --tolerance 0" in refusal(export_onnx, ascending, tmp_path / "policy.onnx")
+    assert list(tmp_path.iterdir()) == []
+    export_onnx(ascending.adapted(rule="best-ada"), tmp_path / "policy.onnx")  # which does not ascend
 
 
 def test_an_ensemble_with_a_gaussian_head_and_concatenation(tmp_path: Path) -> None:

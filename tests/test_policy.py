@@ -16,8 +16,8 @@ from training import learnable_dataset, refusal, tiny
 
 from droprl import Adaptation, load_policy
 from droprl.adapt import RULES
+from droprl.seals import read_sealed, sealed
 from droprl.train import Run, fit
-from droprl.train.storage import read_sealed, sealed
 
 SCHEDULE: dict[str, Any] = {"steps": 20, "checkpoint_every": 10, "progress": False}
 ZEROS = np.zeros(3, np.float32)

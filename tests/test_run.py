@@ -23,10 +23,10 @@ from training import learnable_dataset, logged_steps, refusal, state_files, tiny
 
 from droprl import BC, load_policy
 from droprl.data import Dataset
+from droprl.seals import read_sealed, sealed
 from droprl.train import Run, default_out, fit
 from droprl.train.loop import Loop
 from droprl.train.run import locked
-from droprl.train.storage import read_sealed, sealed
 
 SCHEDULE: dict[str, Any] = {"steps": 90, "checkpoint_every": 10, "log_every": 5, "progress": False}
 fit_module = importlib.import_module("droprl.train.fit")  # `droprl.train.fit` itself is the function

@@ -30,9 +30,10 @@ from droprl.report.contents import EmbeddingWalk, SubTaskReturns
 from droprl.report.published import published_scores
 from droprl.report.suite_contents import Predictions
 from droprl.report.suite_page import render_suite
+from droprl.seals import sealed
 from droprl.train import Run
 from droprl.train.config import DataConfig, RunConfig, run_config_to_dict
-from droprl.train.storage import sealed, write_bytes, write_json
+from droprl.train.storage import write_bytes, write_json
 
 TASKS = ("hopper-medium", "walker2d-medium-replay", "halfcheetah-medium")
 ENTRIES = (("BC", "BC"), ("DROP", "once"), ("DROP", "always"))

@@ -23,11 +23,12 @@ import numpy as np
 from work import Failed, Lost
 
 from droprl import fit, load_policy
-from droprl.data import load_dataset
+from droprl.data import load_dataset, map_dataset
+from droprl.data.on_disk import DESCRIPTION
 from droprl.errors import DropError
+from droprl.seals import digest, read_sealed, sealed
 from droprl.train import Run
 from droprl.train.loop import init_seed
-from droprl.train.storage import digest, read_sealed, sealed
 
 Use = Callable[[], Any]
 MOST_MEMORY = 512 * 2**20  # that reading a hostile file may take
@@ -110,6 +111,10 @@ def readers(place: Path, trained: Path, policy: Path, source: Path) -> Iterator[
         settings = vars(opened.config) | {"out": run, "source": str(foreign), "progress": False}
         return fit(found, **{name: value for name, value in settings.items() if name != "data"})
 
+    columns = place / "columns"
+    map_dataset(own, columns)
+    for name in (DESCRIPTION, "observations.npy"):
+        yield "dataset, ours (columns)", columns / name, lambda: load_dataset(columns)
     yield "dataset, numpy's (.npz)", archive, archived
     yield "dataset, foreign, of a run", foreign, resumed
 

@@ -23,17 +23,10 @@ from droprl.algorithms import Algorithm
 from droprl.data.scaling import Scaling
 from droprl.data.transitions import Spec
 from droprl.errors import DropError
-from droprl.train.config import RESTORE, algorithm_from_dict, algorithm_to_dict, from_dict
+from droprl.seals import RESTORE, digest, read_sealed, sealed
+from droprl.train.config import algorithm_from_dict, algorithm_to_dict, from_dict
 from droprl.train.run import Run
-from droprl.train.storage import (
-    arrays_from_bytes,
-    arrays_to_bytes,
-    digest,
-    read_bytes,
-    read_sealed,
-    sealed,
-    write_bytes,
-)
+from droprl.train.storage import arrays_from_bytes, arrays_to_bytes, read_bytes, write_bytes
 from droprl.version import __version__
 
 WEIGHTS, NEXT_WEIGHTS = "policy.safetensors", "policy.next.safetensors"

@@ -27,12 +27,11 @@ from droprl.data.check import (
     dict_fault,
     fault,
     pixel_fault,
-    reason,
     require_file,
 )
 from droprl.data.dataset import Dataset
 from droprl.data.tasks import find_task
-from droprl.errors import DropError
+from droprl.errors import DropError, reason
 
 HDF5_SUFFIXES = (".hdf5", ".h5")
 _ATTRIBUTES = ("env", "ref_min_score", "ref_max_score", "action_low", "action_high")

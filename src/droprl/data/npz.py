@@ -24,11 +24,10 @@ from droprl.data.check import (
     flags,
     numbers,
     pixel_fault,
-    reason,
     require_file,
 )
 from droprl.data.dataset import Dataset
-from droprl.errors import DropError
+from droprl.errors import DropError, reason
 
 # OGBench's tolerances around a maze's goal: for the point, whose whole position is two numbers, and for walking bodies.
 POINT_GOAL_RADIUS, BODY_GOAL_RADIUS = 1.0, 0.5

@@ -77,9 +77,17 @@ def _fixed(policy: FixedPolicy, scaling: Scaling, observation: np.ndarray) -> Pr
 
 
 def _adaptive(policy: AdaptivePolicy, scaling: Scaling, observation: np.ndarray) -> Program:
-    """A rule that infers z at every step remembers nothing; others keep z, and the clock that says when it is due."""
-    rule, every = policy.adaptation.rule, policy.adaptation.reinference_interval
-    if rule == "first" or (rule in ("best-ada", "grad-ada") and every == 1):
+    """A rule that infers z afresh at every step remembers nothing; others keep z, and the clock that says when it is
+    due. After a warm start the next ascent also asks which sub-task's embedding z came from: `start`."""
+    adaptation = policy.adaptation
+    anew, ascends = (adaptation.rule in rules for rules in (("best-ada", "grad-ada"), ("grad", "grad-ada")))
+    if adaptation.tolerance > 0 and ascends:
+        raise DropError(
+            f"the ascent ends when no score rises by more than {adaptation.tolerance:g} (tolerance), and an ONNX file "
+            "holds no loop of open length: export it with --tolerance 0, which takes all K steps"
+        )
+    warm = adaptation.warm_start and adaptation.rule == "grad-ada"
+    if adaptation.rule == "first" or (anew and adaptation.reinference_interval == 1 and not warm):
 
         def forgetful(observations: Array) -> tuple[Array, ...]:
             new = policy.start(observations.shape[0])
@@ -88,16 +96,19 @@ def _adaptive(policy: AdaptivePolicy, scaling: Scaling, observation: np.ndarray)
 
         return Program(forgetful, {"observations": observation}, (), ("actions", "embedding", "score"))
 
-    def step(observations: Array, z: Array, clock: Array) -> tuple[Array, ...]:
+    def step(observations: Array, z: Array, clock: Array, *start: Array) -> tuple[Array, ...]:
         remembered = policy.start(observations.shape[0]).inferred._replace(z=z)
+        if warm:
+            remembered = remembered._replace(start=start[0])
         after, actions = step_policy(policy, scaling, Episode(clock, remembered), observations, NO_KEY)
         normalized = jnp.asarray(scaling.observations_in(observations))
         score = jax.vmap(_score, (None, 0, 0))(policy, normalized, after.inferred.z)
-        return actions, after.inferred.z, score, after.inferred.z, after.step
+        memory = (after.inferred.z, after.step, after.inferred.start)[: 2 + warm]
+        return actions, after.inferred.z, score, *memory
 
     first = _first_row(policy)
-    inputs = {"observations": observation, "z": first.inferred.z, "step": first.step}
-    return Program(step, inputs, ("z", "step"), ("actions", "embedding", "score"))
+    memory = {"z": first.inferred.z, "step": first.step} | ({"start": first.inferred.start} if warm else {})
+    return Program(step, {"observations": observation, **memory}, tuple(memory), ("actions", "embedding", "score"))
 
 
 def _score(policy: AdaptivePolicy, observation: Array, z: Array) -> Array:

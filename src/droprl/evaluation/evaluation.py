@@ -21,9 +21,10 @@ from droprl.errors import DropError
 from droprl.evaluation.statistics import bootstrap_interval, iqm
 from droprl.policy import LoadedPolicy, Origin, load_policy, policy_of_run
 from droprl.rollout import EnvMaker, Rollout, env_maker, rollouts
+from droprl.seals import read_json
 from droprl.train.checkpoints import KEEP
 from droprl.train.run import Run, locked
-from droprl.train.storage import TEMPORARY, read_json, write_json
+from droprl.train.storage import TEMPORARY, write_json
 
 Protocol = Literal["last", "paper"]
 EVALUATION_SEED = 10_000  # the environments' seeds begin here, the same for every method

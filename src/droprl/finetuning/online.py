@@ -24,9 +24,10 @@ from droprl.errors import DropError
 from droprl.finetuning.ledger import Ledger, Played, played
 from droprl.finetuning.replay import replay
 from droprl.rollout import Trajectory
+from droprl.seals import digest
 from droprl.train.checkpoints import list_checkpoints, save_checkpoint
 from droprl.train.loop import updates
-from droprl.train.storage import arrays_from_bytes, arrays_to_bytes, digest, read_bytes, remove_partial, write_bytes
+from droprl.train.storage import arrays_from_bytes, arrays_to_bytes, read_bytes, remove_partial, write_bytes
 
 ONLINE_SEED = 2_000_000  # environments' seeds for learning begin here
 SAVE_SECONDS = 60.0  # what a kill may cost of the updates

@@ -20,10 +20,11 @@ import numpy as np
 from droprl.data.scaling import Scaling
 from droprl.data.transitions import Prepared, Spec
 from droprl.errors import DropError
+from droprl.seals import RESTORE, read_sealed, sealed
 from droprl.train.checkpoints import Checkpoint, list_checkpoints
-from droprl.train.config import RESTORE, RunConfig, differences, from_dict, run_config_from_dict, run_config_to_dict
+from droprl.train.config import RunConfig, differences, from_dict, run_config_from_dict, run_config_to_dict
 from droprl.train.loop import init_seed
-from droprl.train.storage import read_sealed, sealed, write_bytes
+from droprl.train.storage import write_bytes
 from droprl.version import __version__
 
 
