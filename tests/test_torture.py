@@ -20,13 +20,13 @@ TORTURE = Path(__file__).parents[1] / "benchmarks" / "torture"
 
 
 def test_the_short_form_survives_everything(tmp_path: Path) -> None:
-    words = [sys.executable, TORTURE, "--short", "--kills=2", "--json", tmp_path / "result.json"]
+    words = [sys.executable, TORTURE, "--short", "--kills=2", "--out", tmp_path]
     answer = subprocess.run([*map(str, words)], capture_output=True, text=True, check=False)
     assert answer.returncode == 0, answer.stdout + answer.stderr
     summary = json.loads(answer.stdout.splitlines()[-1])
     assert summary["tried"] == summary["survived"] > 80
     assert summary["lost"] == 0
-    rows = json.loads((tmp_path / "result.json").read_text())["rows"]
+    rows = json.loads((tmp_path / "torture.json").read_text())["rows"]
     kills = {row["what"]: row["tried"] for row in rows if row["fault"] == "SIGKILL"}
     assert kills == {"evaluation": 1, "export": 1}
 

@@ -1,6 +1,6 @@
 """Torture: kills, full disks, damaged and hostile files, a second process, NaN. Nothing may be lost.
 
-    python benchmarks/torture [--short] [--kills 100] [--seed 0] [--json FILE]
+    python benchmarks/torture [--short] [--kills 100] [--seed 0] [--out FOLDER]
 
 Everything is played with the real commands on a small task that is made on the spot; `work.py` says what each command
 must leave, `kills.py`, `places.py` and `damage.py` what is done to it. Prints a table and one line of JSON: `tried`
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import random
 import resource
 import shutil
@@ -31,9 +32,11 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")  # before JAX is imported: bits ar
 
 import damage
 import places
+import work
 from kills import rounds
 from work import Failed, Lost, Undisturbed, Work
 
+HEADINGS = ("fault", "of", "tried", "survived", "lost")
 # Bytes that a full disk has left: less than the command needs, and of the longer ones enough to begin.
 FREE = {"training": (150_000, 450_000), "evaluation": (0, 1), "fine-tuning": (0, 64_000), "export": (0, 32_000)}
 
@@ -78,19 +81,32 @@ class Tally:
         else:
             self.add(fault, what, 1, None)
 
+    def _cells(self) -> list[tuple[str, ...]]:
+        return [(row.fault, row.what, str(row.tried), str(row.survived), str(row.lost)) for row in self.rows.values()]
+
     def summary(self) -> dict[str, int]:
         return {key: sum(getattr(row, key) for row in self.rows.values()) for key in ("tried", "survived", "lost")}
 
     def show(self) -> None:
         table = Table(title="torture", title_justify="left")
-        for heading in ("fault", "of", "tried", "survived", "lost"):
-            table.add_column(heading, justify="left" if heading in ("fault", "of") else "right")
-        for row in self.rows.values():
-            table.add_row(row.fault, row.what, str(row.tried), str(row.survived), str(row.lost))
+        for heading in HEADINGS:
+            table.add_column(heading, justify="left" if heading in HEADINGS[:2] else "right")
+        for cells in self._cells():
+            table.add_row(*cells)
         Console(width=100).print(table)
         for row in self.rows.values():
             for text in row.wrong:
                 print(f"{row.fault}, {row.what}: {text}")
+
+    def write(self, folder: Path) -> None:
+        """`torture.json` with all that is known, `torture.md` with the table."""
+        folder.mkdir(parents=True, exist_ok=True)
+        spent = {"seconds": round(self.seconds), "cpu_seconds": round(cpu_seconds())}
+        machine = {"cores": os.cpu_count(), "load": round(os.getloadavg()[1], 1), "python": platform.python_version()}
+        content = self.summary() | spent | machine | {"rows": [asdict(row) for row in self.rows.values()]}
+        (folder / "torture.json").write_text(json.dumps(content, indent=2) + "\n")
+        lines = [HEADINGS, ("---", "---", "---:", "---:", "---:"), *self._cells()]
+        (folder / "torture.md").write_text("".join(f"| {' | '.join(line)} |\n" for line in lines))
 
 
 @dataclass(frozen=True)
@@ -103,8 +119,6 @@ class Scale:
 
 
 def torture(home: Path, tally: Tally, scale: Scale, seed: int) -> None:
-    import work
-
     rng = random.Random(seed)
     source = work.make_data(home)
     trained, older = home / "trained" / "run", home / "older"
@@ -156,12 +170,14 @@ def main() -> None:
     parser.add_argument("--short", action="store_true", help="the form that the tests run: some of everything")
     parser.add_argument("--kills", type=int, default=100, help="how many kills in all (default: 100)")
     parser.add_argument("--seed", type=int, default=0, help="of the random moments and places (default: 0)")
-    parser.add_argument("--json", type=Path, help="also write the table here")
+    parser.add_argument("--out", type=Path, help="also write torture.json and torture.md into this folder")
     options = parser.parse_args()
     home = Path(tempfile.mkdtemp(prefix="torture-"))
     # Compiled programs are kept, however small, and nobody's cache is touched.
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(home / "cache")
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    if options.short:
+        os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"  # most of its time would go into compiling
     tally = Tally()
     try:
         torture(home, tally, Scale(options.kills, 8 if options.short else 80, options.short), options.seed)
@@ -169,10 +185,8 @@ def main() -> None:
         shutil.rmtree(home, ignore_errors=True)
     tally.show()
     summary = tally.summary()
-    if options.json is not None:
-        rows = [asdict(row) for row in tally.rows.values()]
-        times = {"seconds": round(tally.seconds), "cpu_seconds": round(cpu_seconds())}
-        options.json.write_text(json.dumps(summary | times | {"rows": rows}, indent=2) + "\n")
+    if options.out is not None:
+        tally.write(options.out)
     print(json.dumps(summary))
     raise SystemExit(0 if summary["survived"] == summary["tried"] and not summary["lost"] else 1)
 

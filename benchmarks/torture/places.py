@@ -6,6 +6,7 @@ read-only mount. Elsewhere no file may grow (RLIMIT_FSIZE), and the folder's per
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import shutil
@@ -119,10 +120,9 @@ def second_process(work: Work, place: Path, known: Undisturbed) -> None:
     work.prepare(place)
     first = start(work.words(place))
     try:
-        while first.poll() is None and not list(place.rglob("*.lock")):
+        while not _stopped_at_work(first, place):
+            first.send_signal(signal.SIGCONT)
             time.sleep(0.01)
-        time.sleep(0.5)  # from the making of the lock's file to the lock
-        first.send_signal(signal.SIGSTOP)
         answer = finish(work.words(place))
         first.send_signal(signal.SIGCONT)
         _, said = first.communicate()
@@ -132,6 +132,24 @@ def second_process(work: Work, place: Path, known: Undisturbed) -> None:
     if first.returncode != 0:
         raise Failed(f"the first ended with {first.returncode}: {said}")
     same(work.outcome(place), known.outcome, work.name)
+
+
+def _stopped_at_work(process: subprocess.Popen[str], place: Path) -> bool:
+    """Stop it, and see whether it holds its lock; what is stopped cannot be troubled by being looked at."""
+    process.send_signal(signal.SIGSTOP)
+    if process.poll() is not None:
+        raise Failed(f"the first ended with {process.returncode} before the second began")
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+    return any(map(_is_held, place.rglob("*.lock")))
+
+
+def _is_held(lock: Path) -> bool:
+    with lock.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 def nan_in_training(work: Work, place: Path, known: Undisturbed, rng: random.Random) -> None:
