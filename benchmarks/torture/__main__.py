@@ -82,7 +82,8 @@ class Tally:
             self.add(fault, what, 1, None)
 
     def _cells(self) -> list[tuple[str, ...]]:
-        return [(row.fault, row.what, str(row.tried), str(row.survived), str(row.lost)) for row in self.rows.values()]
+        rows = sorted(self.rows.values(), key=lambda row: row.fault)
+        return [(row.fault, row.what, str(row.tried), str(row.survived), str(row.lost)) for row in rows]
 
     def summary(self) -> dict[str, int]:
         return {key: sum(getattr(row, key) for row in self.rows.values()) for key in ("tried", "survived", "lost")}
