@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test lint bench clean
+.PHONY: setup demo test lint bench torture clean
 
 setup: .venv/.ready
 
@@ -17,6 +17,9 @@ demo: setup  ## a maze, three algorithms, one table and demo/report.html
 
 test: lint  ## style, types and all tests
 	$(BIN)/pytest --numprocesses 2 --dist loadfile
+
+torture: setup  ## a hundred kills, full disks, damaged and hostile files: nothing may be lost
+	$(BIN)/python benchmarks/torture
 
 lint: setup
 	$(BIN)/ruff check .

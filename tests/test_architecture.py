@@ -17,6 +17,7 @@ ROOT = Path(droprl.__file__).parent
 WAY = (
     "errors",
     "version",
+    "seals",
     "data",
     "networks",
     "adapt",

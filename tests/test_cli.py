@@ -278,7 +278,7 @@ def test_a_half_written_evaluation_is_not_read_and_a_damaged_one_is_named(
         ("train nothing.npz --ascent-steps -1", "ascent_steps is -1: it must be at least 0"),
         ("evaluate nowhere", "nowhere: is not a run (no config.json)"),
         ("evaluate nowhere --rule bset", "invalid choice 'bset' for argument '--rule'"),
-        ("export nowhere", "Missing from drop export: --out"),
+        ("export nowhere", "nothing to write: give --out FOLDER, --onnx FILE, or both"),
         ("export nowhere --out here", "nowhere: is not a run"),
         ("finetune nowhere --level embedding --budget 100", "nowhere: is not a run"),
         ("finetune nowhere --level weights --budget 100", "invalid choice 'weights' for argument '--level'"),

@@ -17,7 +17,9 @@ from training import learnable_dataset, refusal, tiny
 from droprl import evaluate, load_policy
 from droprl.adapt import InferenceRule
 from droprl.evaluation import load_evaluations
+from droprl.seals import read_sealed, sealed
 from droprl.train import Run, fit
+from droprl.train.run import locked
 
 
 class Task(gymnasium.Env[np.ndarray, np.ndarray]):
@@ -84,8 +86,8 @@ def test_evaluations_of_every_rule_come_back_in_the_order_of_the_rules(tmp_path:
 def test_what_an_interruption_left_is_the_last_checkpoint_but_not_of_the_papers_six(tmp_path: Path) -> None:
     run = fit(learnable_dataset(), tiny("bc"), out=tmp_path / "run", steps=12, checkpoint_every=2, progress=False)
     folder = Path(shutil.copytree(run.checkpoints()[-1].path, run.checkpoint_folder / "000000013"))
-    header = json.loads((folder / "checkpoint.json").read_text())
-    (folder / "checkpoint.json").write_text(json.dumps(header | {"step": 13, "scheduled": False}))
+    header = read_sealed(folder / "checkpoint.json")
+    (folder / "checkpoint.json").write_bytes(sealed(header | {"step": 13, "scheduled": False}))
     assert [r.step for r in play(run).results] == [13]
     assert [r.step for r in play(run, protocol="paper").results] == [2, 4, 6, 8, 10, 12]
 
@@ -101,6 +103,13 @@ def test_a_task_that_pays_nan_is_refused(run: Run) -> None:
     for pay in (math.nan, math.inf):
         assert "a return that is not a number" in refusal(play, run, env=partial(Task, 2, pay))
     assert sorted(run.evaluation_folder.glob("*")) == before
+
+
+def test_the_same_evaluation_is_not_played_twice_at_a_time_but_others_are(run: Run) -> None:
+    with locked(run.evaluation_folder, ".bc-last.lock"):
+        assert refusal(play, run).startswith(f"{run.evaluation_folder}: another process is playing the same episodes")
+        play(run, protocol="paper")
+    play(run)
 
 
 def test_senseless_calls_are_refused(run: Run, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,16 +13,17 @@ import numpy as np
 import pytest
 from builders import targets_by_definition
 from playing import Makes, misleading_dataset, pays_for_left
-from training import learnable_dataset, tiny
+from training import learnable_dataset, refusal, tiny
 
 from droprl import DROP, finetune, load_policy
 from droprl.data.transitions import Prepared
-from droprl.finetuning import FineTuning
+from droprl.finetuning import FineTuning, online
 from droprl.finetuning.online import ONLINE_SEED
 from droprl.finetuning.replay import online_dataset, replay
 from droprl.policy import LoadedPolicy, Origin
 from droprl.rollout import Trajectory, play_episode
 from droprl.train import Run, fit
+from droprl.train.loop import updates
 
 LENGTHS = (3, 1, 40, 7)
 
@@ -142,3 +144,22 @@ def test_it_goes_on_from_the_choice_of_the_embedding_level(misled: Run, tmp_path
     assert (given.step, given.ascent_steps) == (300 + 10, 7)
     text = (run.path / "finetune" / "policy" / "seed-0.jsonl").read_text()
     assert [json.loads(line)["env_seed"] for line in text.splitlines()] == [ONLINE_SEED, ONLINE_SEED + 1]
+
+
+def test_weights_that_are_not_finite_neither_act_nor_are_saved(
+    misled: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loss of an update is measured before it, so its weights may be NaN though no loss has shown it."""
+    run = Run(shutil.copytree(misled.path, tmp_path / "run"))
+
+    def spoiled(*arguments: Any) -> Any:
+        state, sums = updates(*arguments)
+        return jax.tree.map(lambda leaf: leaf * math.nan, state), sums
+
+    options: dict[str, Any] = {"level": "policy", "budget": 29, "rule": "grad", "dataset": misleading_dataset()}
+    with monkeypatch.context() as patch:
+        patch.setattr(online, "updates", spoiled)
+        message = refusal(tuned, run, **options)
+    assert "training has diverged at episode 1 (not a number); the run and what was saved before are kept" in message
+    assert not list((run.path / "finetune").rglob("state/*"))
+    assert tuned(run, **options).seeds[0].episodes_played == 2

@@ -28,6 +28,7 @@ from droprl.data.decompose import rank_sub_tasks
 from droprl.data.returns import average_returns_to_go, choose_discount, discounted_returns, returns_spread
 from droprl.data.scaling import fit_scaling
 from droprl.data.transitions import Drawn, Prepared, prepare
+from droprl.seals import digest, read_sealed, sealed
 from droprl.train import fit
 from droprl.train.fit import make_loop
 from droprl.train.loop import keys_of_update
@@ -312,8 +313,15 @@ def test_what_cannot_be_trained_on_is_not_mapped(tmp_path: Path, changes: dict[s
 
 
 def damage_json(folder: Path, **changes: Any) -> None:
-    known = json.loads((folder / "dataset.json").read_text()) | changes
-    (folder / "dataset.json").write_text(json.dumps(known))
+    """With a seal that fits, as someone who means harm would leave it."""
+    (folder / "dataset.json").write_bytes(sealed(read_sealed(folder / "dataset.json") | changes))
+
+
+def replace_rewards(folder: Path, rewards: np.ndarray) -> None:
+    """With a checksum that fits."""
+    np.save(folder / "rewards.npy", rewards, allow_pickle=True)
+    sums = read_sealed(folder / "dataset.json")["sha256"]
+    damage_json(folder, sha256=sums | {"rewards.npy": digest((folder / "rewards.npy").read_bytes())})
 
 
 def cut(path: Path) -> None:
@@ -322,19 +330,21 @@ def cut(path: Path) -> None:
 
 DAMAGES: dict[str, tuple[Any, str]] = {
     "no description": (lambda f: (f / "dataset.json").unlink(), "has no dataset.json"),
-    "not JSON": (lambda f: (f / "dataset.json").write_text("{"), "is damaged"),
-    "a list": (lambda f: (f / "dataset.json").write_text("[]"), "is not of format 1"),
-    "another format": (lambda f: damage_json(f, format=2), "is not of format 1"),
+    "not JSON": (lambda f: (f / "dataset.json").write_text("{"), "dataset.json: cannot be read"),
+    "a list": (lambda f: (f / "dataset.json").write_text("[]"), "holds no settings"),
+    "another format": (lambda f: damage_json(f, format=3), "is not of format 2"),
+    "no checksums": (lambda f: damage_json(f, sha256=[]), "observations.npy: is damaged"),
     "no rows": (lambda f: damage_json(f, n_steps="many"), "is damaged"),
     "other rows": (lambda f: damage_json(f, n_steps=7), "not 7 rows"),
     "other bounds": (lambda f: damage_json(f, action_low=[0.0]), "do not fit each other"),
-    "no column": (lambda f: (f / "rewards.npy").unlink(), "rewards.npy: no such file"),
+    "no column": (lambda f: (f / "rewards.npy").unlink(), "rewards.npy: cannot be read (No such file"),
     "cut short": (lambda f: cut(f / "observations.npy"), "observations.npy: is damaged or cut short"),
     "empty": (lambda f: (f / "actions.npy").write_bytes(b""), "actions.npy: is damaged or cut short"),
-    "another type": (lambda f: np.save(f / "rewards.npy", np.zeros(240)), "holds (240,) of float64"),
+    "other numbers": (lambda f: np.save(f / "rewards.npy", np.zeros(240, np.float32)), "(its checksum differs)"),
+    "another type": (lambda f: replace_rewards(f, np.zeros(240)), "holds (240,) of float64"),
     "objects": (
-        lambda f: np.save(f / "rewards.npy", np.array([{}] * 240), allow_pickle=True),
-        "rewards.npy: is damaged or cut short",
+        lambda f: replace_rewards(f, np.array([{}] * 240)),
+        "is damaged or cut short (Array can't",
     ),
 }
 
@@ -345,6 +355,19 @@ def test_a_damaged_folder_is_refused_in_one_line(tmp_path: Path, damage: str) ->
     change, said = DAMAGES[damage]
     change(tmp_path / "columns")
     assert said in refusal(load_dataset, tmp_path / "columns")
+
+
+def test_no_changed_bit_of_a_folder_passes_for_data(tmp_path: Path) -> None:
+    on_disk(make_dataset(LAYOUT, next_observations=True, observation_size=3), tmp_path)
+    for path in (tmp_path / "columns").iterdir():
+        content = path.read_bytes()
+        for place in range(len(content)):
+            damaged = bytearray(content)
+            damaged[place] ^= 1 << place % 8
+            path.write_bytes(damaged)
+            assert refusal(load_dataset, tmp_path / "columns").startswith(f"{path}: ")
+        path.write_bytes(content)
+    load_dataset(tmp_path / "columns")
 
 
 def test_what_a_folder_cannot_do_is_said(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from training import learnable_dataset, refusal, tiny
 
 from droprl import Adaptation, load_policy
 from droprl.adapt import RULES
+from droprl.seals import read_sealed, sealed
 from droprl.train import Run, fit
 
 SCHEDULE: dict[str, Any] = {"steps": 20, "checkpoint_every": 10, "progress": False}
@@ -175,6 +177,22 @@ def test_a_policy_is_saved_over_an_older_one(saved: Path, bc_run: Run, tmp_path:
     assert sorted(path.name for path in folder.iterdir()) == ["policy.json", "policy.safetensors"]
 
 
+def test_whatever_moment_a_save_is_killed_the_older_or_the_new_policy_is_whole(
+    saved: Path, bc_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each change of a name is a moment; before it and after it the folder must load."""
+    folder = Path(shutil.copytree(saved, tmp_path / "policy"))
+    found, replace = [], os.replace
+
+    def looked_at(source: Any, target: Any) -> None:
+        replace(source, target)
+        found.append(load_policy(folder).algorithm.name)
+
+    monkeypatch.setattr(os, "replace", looked_at)
+    load_policy(bc_run.path).save(folder)
+    assert found == ["drop", "bc", "bc"]
+
+
 # --- damage and malice ---
 
 
@@ -194,34 +212,38 @@ def test_damaged_weights_are_named(policy_folder: Path, damage: str) -> None:
 
 
 def header(folder: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((folder / "policy.json").read_text())
-    return content
+    return read_sealed(folder / "policy.json")
+
+
+def resealed(content: dict[str, Any]) -> str:
+    """As someone who means harm would leave it: with a seal that fits."""
+    return sealed(content).decode()
 
 
 @pytest.mark.parametrize(
     "content",
     [
         lambda h: "",
-        lambda h: json.dumps(h)[:-40],
+        lambda h: resealed(h)[:-40],
         lambda h: "[]",
         lambda h: "{}",
         lambda h: "\x00\x01",
         lambda h: "[" * 100_000,
         lambda h: json.dumps(h | {"format": 2}),
         lambda h: json.dumps({"format": 1}),
-        lambda h: json.dumps(h | {"algorithm": {"name": "unheard-of"}}),
-        lambda h: json.dumps(h | {"algorithm": {"name": ["drop"]}}),
-        lambda h: json.dumps(h | {"algorithm": 3}),
-        lambda h: json.dumps(h | {"algorithm": h["algorithm"] | {"depths": "11111"}}),
-        lambda h: json.dumps(h | {"algorithm": h["algorithm"] | {"depths": [1, 1, 1]}}),
-        lambda h: json.dumps(h | {"algorithm": h["algorithm"] | {"adaptation": {"rule": "__import__('os')"}}}),
-        lambda h: json.dumps(h | {"algorithm": h["algorithm"] | {"adaptation": 1}}),
-        lambda h: json.dumps(h | {"algorithm": h["algorithm"] | {"embedding_size": None}}),
-        lambda h: json.dumps(h | {"spec": None}),
-        lambda h: json.dumps(h | {"spec": {"observation_size": 3}}),
-        lambda h: json.dumps(h | {"spec": h["spec"] | {"action_size": "2"}}),
-        lambda h: json.dumps(h | {"origin": h["origin"] | {"score_range": [0.0]}}),
-        lambda h: json.dumps({k: v for k, v in h.items() if k != "origin"}),
+        lambda h: resealed(h | {"algorithm": {"name": "unheard-of"}}),
+        lambda h: resealed(h | {"algorithm": {"name": ["drop"]}}),
+        lambda h: resealed(h | {"algorithm": 3}),
+        lambda h: resealed(h | {"algorithm": h["algorithm"] | {"depths": "11111"}}),
+        lambda h: resealed(h | {"algorithm": h["algorithm"] | {"depths": [1, 1, 1]}}),
+        lambda h: resealed(h | {"algorithm": h["algorithm"] | {"adaptation": {"rule": "__import__('os')"}}}),
+        lambda h: resealed(h | {"algorithm": h["algorithm"] | {"adaptation": 1}}),
+        lambda h: resealed(h | {"algorithm": h["algorithm"] | {"embedding_size": None}}),
+        lambda h: resealed(h | {"spec": None}),
+        lambda h: resealed(h | {"spec": {"observation_size": 3}}),
+        lambda h: resealed(h | {"spec": h["spec"] | {"action_size": "2"}}),
+        lambda h: resealed(h | {"origin": h["origin"] | {"score_range": [0.0]}}),
+        lambda h: resealed({k: v for k, v in h.items() if k != "origin"}),
     ],
 )
 def test_a_damaged_header_is_named(policy_folder: Path, content: Callable[[dict[str, Any]], str]) -> None:
@@ -230,9 +252,19 @@ def test_a_damaged_header_is_named(policy_folder: Path, content: Callable[[dict[
     assert refusal(load_policy, policy_folder).startswith(f"{path}: ")
 
 
+def test_no_changed_bit_of_a_header_passes_for_a_setting(policy_folder: Path) -> None:
+    path = policy_folder / "policy.json"
+    content = path.read_bytes()
+    for place in range(len(content)):
+        damaged = bytearray(content)
+        damaged[place] ^= 1 << place % 8
+        path.write_bytes(damaged)
+        assert refusal(load_policy, policy_folder).startswith(f"{path}: ")
+
+
 @pytest.mark.parametrize("sha256", [None, "", 3, ["0"]])
 def test_a_header_without_the_checksum_is_refused(policy_folder: Path, sha256: Any) -> None:
-    (policy_folder / "policy.json").write_text(json.dumps(header(policy_folder) | {"sha256": sha256}))
+    (policy_folder / "policy.json").write_text(resealed(header(policy_folder) | {"sha256": sha256}))
     assert "policy.safetensors: is damaged (its checksum differs)" in refusal(load_policy, policy_folder)
 
 
@@ -256,5 +288,5 @@ def test_a_header_that_asks_for_absurd_sizes_allocates_nothing(
     policy_folder: Path, part: str, changes: dict[str, Any]
 ) -> None:
     content = header(policy_folder)
-    (policy_folder / "policy.json").write_text(json.dumps(content | {part: content[part] | changes}))
+    (policy_folder / "policy.json").write_text(resealed(content | {part: content[part] | changes}))
     assert refusal(load_policy, policy_folder).startswith(f"{policy_folder}/policy.")

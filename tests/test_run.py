@@ -23,6 +23,7 @@ from training import learnable_dataset, logged_steps, refusal, state_files, tiny
 
 from droprl import BC, load_policy
 from droprl.data import Dataset
+from droprl.seals import read_sealed, sealed
 from droprl.train import Run, default_out, fit
 from droprl.train.loop import Loop
 from droprl.train.run import locked
@@ -103,8 +104,9 @@ def test_another_config_on_the_same_folder_is_refused_by_its_difference(
 def test_other_data_is_refused_and_moved_data_is_not(finished: Run, dataset: Dataset) -> None:
     rewards = dataset.rewards.copy()
     rewards[7] += 1e-3
-    message = refusal(again, finished, dataclasses.replace(dataset, rewards=rewards))
-    assert "data.fingerprint" in message
+    other = dataclasses.replace(dataset, rewards=rewards)
+    message = refusal(again, finished, other, source="learnable.npz")
+    assert message.startswith(f"learnable.npz: is no longer the data that {finished.path} was trained on (data.fingerp")
     assert again(finished, dataset, source="/another/place/learnable.npz").finished
 
 
@@ -174,18 +176,38 @@ def test_a_damaged_header_is_named(unfinished: Run, dataset: Dataset, header: st
     assert refusal(again, unfinished, dataset).startswith(f"{path}: ")
 
 
+@pytest.mark.parametrize("name", ["config.json", "data.json", "checkpoints/000000070/checkpoint.json"])
+def test_no_changed_bit_of_what_describes_a_run_passes_for_a_setting(unfinished: Run, name: str) -> None:
+    path = unfinished.path / name
+    content = path.read_bytes()
+    for place in range(len(content)):
+        damaged = bytearray(content)
+        damaged[place] ^= 1 << place % 8
+        path.write_bytes(damaged)
+        assert refusal(load_policy, unfinished.path).startswith(f"{path}: ")
+
+
+def test_a_run_of_the_format_without_seals_still_loads(unfinished: Run) -> None:
+    observation = np.ones(3)
+    expected = load_policy(unfinished.path).act(observation)
+    for path in unfinished.path.rglob("*.json"):
+        older = {"format": 1} if path.name == "config.json" else {}
+        path.write_text(json.dumps(older | read_sealed(path)))
+    np.testing.assert_array_equal(load_policy(unfinished.path).act(observation), expected)
+
+
 def test_a_reader_survives_a_checkpoint_that_training_removes_under_its_hands(
     unfinished: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = importlib.import_module("droprl.train.checkpoints")
-    read_json, doomed = module.read_json, unfinished.checkpoint_folder / "000000040"
+    read_sealed, doomed = module.read_sealed, unfinished.checkpoint_folder / "000000040"
 
     def remove_first(path: Path) -> Any:
         if path.parent == doomed:
             shutil.rmtree(doomed)
-        return read_json(path)
+        return read_sealed(path)
 
-    monkeypatch.setattr(module, "read_json", remove_first)
+    monkeypatch.setattr(module, "read_sealed", remove_first)
     assert [c.step for c in unfinished.checkpoints()] == [50, 60, 70]
 
 
@@ -319,8 +341,9 @@ def test_a_run_has_its_own_place_by_default(dataset: Dataset) -> None:
 
 
 def edited(run: Run, **changes: Any) -> str:
-    content = json.loads((run.path / "config.json").read_text())
-    return json.dumps(content | {"run": content["run"] | changes})
+    """With a seal that fits, as someone who means harm would leave it."""
+    content = read_sealed(run.path / "config.json")
+    return sealed(content | {"run": content["run"] | changes}).decode()
 
 
 @pytest.mark.parametrize(
@@ -330,6 +353,7 @@ def edited(run: Run, **changes: Any) -> str:
         lambda run: "{}",
         lambda run: "[" * 100_000,
         lambda run: '{"format": 2}',
+        lambda run: '{"format": 3}',
         lambda run: '{"format": 1}',
         lambda run: '{"format": 1, "run": []}',
         lambda run: edited(run, steps="many"),
@@ -353,6 +377,6 @@ def test_a_damaged_config_is_named(finished: Run, content: Callable[[Run], str])
 @pytest.mark.parametrize("value", [None, [], {}, {"observation_mean": [0.0], "unheard_of": 1}])
 def test_damaged_data_json_is_named(finished: Run, part: str, value: Any) -> None:
     path = finished.path / "data.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {part: value}))
+    path.write_bytes(sealed(read_sealed(path) | {part: value}))
     use: Callable[[], Any] = getattr(finished, part)
     assert refusal(use).startswith(f"{path}: ")

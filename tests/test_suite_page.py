@@ -30,10 +30,10 @@ from droprl.report.contents import EmbeddingWalk, SubTaskReturns
 from droprl.report.published import published_scores
 from droprl.report.suite_contents import Predictions
 from droprl.report.suite_page import render_suite
+from droprl.seals import sealed
 from droprl.train import Run
 from droprl.train.config import DataConfig, RunConfig, run_config_to_dict
-from droprl.train.run import FORMAT
-from droprl.train.storage import write_json
+from droprl.train.storage import write_bytes, write_json
 
 TASKS = ("hopper-medium", "walker2d-medium-replay", "halfcheetah-medium")
 ENTRIES = (("BC", "BC"), ("DROP", "once"), ("DROP", "always"))
@@ -354,8 +354,8 @@ def make_run(bench: Bench, task: str, method: Method) -> Run:
     data = DataConfig("source", task, "0", 100, 10, "Hopper-v4", None)
     config = RunConfig(algorithm, data, (0, 1), 20, 10, 10)
     path = bench.run_path(task, method)
-    write_json(path / "config.json", {"format": FORMAT, "run": run_config_to_dict(config)})
-    write_json(path / "data.json", {"reward_scale": 4.0})
+    write_bytes(path / "config.json", sealed({"run": run_config_to_dict(config)}))
+    write_bytes(path / "data.json", sealed({"reward_scale": 4.0}))
     log = [{"step": step, "clone_loss": [1.0 / step, 3.0 / step], "score_r2": [0.5, None]} for step in (10, 20)]
     (path / "metrics.jsonl").write_text("\n".join(map(json.dumps, log)), encoding="utf-8")
     return Run(path)

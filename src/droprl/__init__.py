@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from droprl.adapt import Adaptation
     from droprl.algorithms import BC, DDROP, DROP, DT, FBC, COMs, DropCVAE, Onestep, RvS
     from droprl.data import Dataset, from_arrays, load_dataset, map_dataset
+    from droprl.deploy import export_onnx
     from droprl.evaluation import Evaluation, evaluate
     from droprl.finetuning import FineTuning, finetune
     from droprl.policy import load_policy
@@ -38,6 +39,7 @@ __all__ = [
     "RvS",
     "__version__",
     "evaluate",
+    "export_onnx",
     "finetune",
     "fit",
     "from_arrays",
@@ -61,6 +63,7 @@ _HOME = {
     "from_arrays": "data",
     "load_dataset": "data",
     "map_dataset": "data",
+    "export_onnx": "deploy",
     "Evaluation": "evaluation",
     "evaluate": "evaluation",
     "FineTuning": "finetuning",

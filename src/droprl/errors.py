@@ -14,6 +14,13 @@ class SettingError(DropError, ValueError):
     """A setting that makes no sense, refused where the settings are made."""
 
 
+def reason(error: BaseException) -> str:
+    """What the system or a library complained about, as one line for a message of ours."""
+    said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    lines = said.strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
 _RANGES: dict[str, Callable[[Any], bool]] = {
     "at least 0": lambda value: value >= 0,
     "at least 1": lambda value: value >= 1,

@@ -6,7 +6,9 @@ normaliser, action bounds). Loading it needs neither the dataset nor the run.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -23,20 +25,13 @@ from droprl.algorithms import Algorithm
 from droprl.data.scaling import Scaling
 from droprl.data.transitions import Spec
 from droprl.errors import DropError
-from droprl.train.config import RESTORE, algorithm_from_dict, algorithm_to_dict, from_dict
+from droprl.seals import RESTORE, digest, read_sealed, sealed
+from droprl.train.config import algorithm_from_dict, algorithm_to_dict, from_dict
 from droprl.train.run import Run
-from droprl.train.storage import (
-    arrays_from_bytes,
-    arrays_to_bytes,
-    digest,
-    read_bytes,
-    read_json,
-    write_bytes,
-    write_json,
-)
+from droprl.train.storage import arrays_from_bytes, arrays_to_bytes, read_bytes, write_bytes
 from droprl.version import __version__
 
-FORMAT = 1
+WEIGHTS, NEXT_WEIGHTS = "policy.safetensors", "policy.next.safetensors"
 MOST_LAYERS = 100
 
 
@@ -148,15 +143,16 @@ class LoadedPolicy:
             raise DropError(f"{folder}: cannot be made ({error.strerror}): choose another folder") from error
         content = arrays_to_bytes({"policy": self.policy, "scaling": self.scaling})
         header = {
-            "format": FORMAT,
             "droprl": __version__,
             "algorithm": algorithm_to_dict(self.algorithm),
             "spec": asdict(self.spec),
             "origin": asdict(self.origin),
             "sha256": digest(content),
         }
-        write_bytes(folder / "policy.safetensors", content)
-        write_json(folder / "policy.json", header)
+        # The header decides: an older policy stands until it is replaced, and from then on the new one does.
+        write_bytes(folder / NEXT_WEIGHTS, content)
+        write_bytes(folder / "policy.json", sealed(header))
+        os.replace(folder / NEXT_WEIGHTS, folder / WEIGHTS)
         return folder
 
 
@@ -213,21 +209,26 @@ def policy_of_run(run: Run, seed: int | None = None, step: int | None = None, **
 
 def _load_saved(folder: Path, adaptation: dict[str, Any]) -> LoadedPolicy:
     where = folder / "policy.json"
-    header = read_json(where)
-    if not isinstance(header, dict) or header.get("format") != FORMAT:
-        raise DropError(f"{where}: is not a policy of format {FORMAT}: it was written by another version of droprl")
+    header = read_sealed(where)
     algorithm = _adapted(algorithm_from_dict(header.get("algorithm"), str(where)), adaptation)
     spec = from_dict(Spec, header.get("spec"), str(where))
     origin = from_dict(Origin, header.get("origin"), str(where))
-    content = read_bytes(folder / "policy.safetensors", str(header.get("sha256")))
+    content = _weights(folder, str(header.get("sha256")))
     try:
         skeleton = _skeleton(algorithm, spec)
     except (DropError, ValueError, TypeError, OverflowError, ZeroDivisionError) as error:
         reason = " ".join(str(error).split())
         raise DropError(f"{where}: its sizes make no network ({reason}): {RESTORE}") from error
-    arrays = arrays_from_bytes(content, skeleton, folder / "policy.safetensors")
+    arrays = arrays_from_bytes(content, skeleton, folder / WEIGHTS)
     scaling = jax.tree.map(np.asarray, arrays["scaling"])
     return LoadedPolicy(arrays["policy"], algorithm, spec, scaling, origin, str(folder))
+
+
+def _weights(folder: Path, sha256: str) -> bytes:
+    """Of a policy whose saving was killed at the last moment, the header's weights still have their first name."""
+    with suppress(DropError):
+        return read_bytes(folder / NEXT_WEIGHTS, sha256)
+    return read_bytes(folder / WEIGHTS, sha256)
 
 
 def _skeleton(algorithm: Algorithm, spec: Spec) -> dict[str, Any]:

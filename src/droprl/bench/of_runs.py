@@ -21,8 +21,9 @@ from droprl.report.build import CURVES, DIAGNOSTIC_CURVES, metric_chart, scores_
 from droprl.report.contents import Chart, EmbeddingWalk, SubTaskReturns
 from droprl.report.suite_contents import Cost, Entry, Predictions
 from droprl.report.svg import nullable
+from droprl.seals import read_json
 from droprl.train import Run
-from droprl.train.storage import read_json, write_bytes
+from droprl.train.storage import write_bytes
 
 
 def _run(bench: Bench, task: str, method: Method) -> Run | None:

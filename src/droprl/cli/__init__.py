@@ -22,7 +22,7 @@ HELP = f"""drop {__version__}: offline reinforcement learning that keeps optimis
   drop select SOURCE        choose N and K, from the data alone or with a budget of episodes
   drop bench SUITE          tasks × methods × ways to play, and the figure; `drop bench list` names the ready-made ones
   drop report RUN [RUN …]   one self-contained HTML page for runs of one dataset, or for the folder of a suite
-  drop export RUN           save one seed's policy as a folder of its own
+  drop export RUN           save one seed's policy as a folder of its own, or as an ONNX file
   drop serve POLICY         answer over HTTP with its actions, and show on a page how it adapts
 
 SOURCE is a D4RL .hdf5 file, an .npz file, a Minari id, several joined with +, or a folder that `drop data map` made.
@@ -134,7 +134,7 @@ def _report(words: list[str]) -> None:
 
 
 def _export(words: list[str]) -> None:
-    from droprl.cli.evaluate import export
+    from droprl.cli.export import export
 
     export(words)
 

@@ -1,9 +1,8 @@
-"""`drop evaluate` and `drop export`: what to do with a trained run."""
+"""`drop evaluate`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 from rich.box import SIMPLE_HEAD
@@ -14,7 +13,6 @@ from droprl.adapt import InferenceRule
 from droprl.cli.options import Folder, parse, print_json, use_compilation_cache
 from droprl.evaluation import Evaluation
 from droprl.evaluation import evaluate as evaluate_run
-from droprl.policy import load_policy
 
 
 @dataclass(frozen=True)
@@ -111,22 +109,3 @@ def score_table(evaluations: list[Evaluation]) -> Table:
             "–" if e.milliseconds_per_action is None else f"{e.milliseconds_per_action:.2f}",
         )
     return table
-
-
-@dataclass(frozen=True)
-class ExportOptions:
-    """Save one seed's policy as a folder of its own: weights, embeddings, normaliser, bounds and settings."""
-
-    run: Folder
-    """The folder that `drop train` made."""
-    out: Path
-    """The policy folder."""
-    seed: int | None = None
-    """Which seed; by default the first."""
-    adaptation: AdaptationOptions = AdaptationOptions()
-
-
-def export(words: list[str]) -> None:
-    options = parse(ExportOptions, "export", words)
-    path = load_policy(options.run, seed=options.seed, **options.adaptation.chosen()).save(options.out)
-    print(f"{path}: use it with droprl.load_policy({str(path)!r}).act(observation)")

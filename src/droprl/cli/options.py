@@ -100,5 +100,6 @@ def use_compilation_cache() -> None:
         ("jax_compilation_cache_dir", str(root / "droprl" / "jax")),
         ("jax_persistent_cache_min_compile_time_secs", 0.05),
     ):
-        jax.config.update(name, value)
-        os.environ[name.upper()] = str(value)  # for the processes that this one starts
+        if name.upper() not in os.environ:  # JAX has read what is set there, and it stands
+            jax.config.update(name, value)
+            os.environ[name.upper()] = str(value)  # for the processes that this one starts

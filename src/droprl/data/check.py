@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from droprl.data.dataset import Dataset
-from droprl.errors import DropError
+from droprl.errors import DropError, reason
 
 Bound = float | Sequence[float] | np.ndarray | None
 RowLabel = Callable[[int], str]
@@ -150,12 +150,6 @@ def no_end_fault(where: str) -> DropError:
 def fault(where: str, what: str, remedy: str) -> DropError:
     """The one wording of every refusal; kept to one line even where a file's name or a library's message is not."""
     return DropError(" ".join(f"{where}: {what}: {remedy}".splitlines()))
-
-
-def reason(error: BaseException) -> str:
-    """The first line of what a library complained about, for a message of ours."""
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
 
 
 def require_file(path: Path) -> None:

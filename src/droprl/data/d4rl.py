@@ -1,14 +1,18 @@
 """D4RL's HDF5 layout, read and written: one row a step, episodes one after another, other keys ignored.
 
 File attributes beyond D4RL's own, all optional: `env`, `ref_min_score`, `ref_max_score`, `action_low`, `action_high`.
+A file that is written here begins with its seal, the checksum of all that follows, in HDF5's user block, which other
+readers skip. HDF5 itself notices few damages, and files from elsewhere have no more than that.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedRandom, BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +27,11 @@ from droprl.data.check import (
     dict_fault,
     fault,
     pixel_fault,
-    reason,
     require_file,
 )
 from droprl.data.dataset import Dataset
 from droprl.data.tasks import find_task
-from droprl.errors import DropError
+from droprl.errors import DropError, reason
 
 HDF5_SUFFIXES = (".hdf5", ".h5")
 _ATTRIBUTES = ("env", "ref_min_score", "ref_max_score", "action_low", "action_high")
@@ -36,6 +39,9 @@ _ATTRIBUTES = ("env", "ref_min_score", "ref_max_score", "action_low", "action_hi
 # 1,032 to 1; small arrays are never suspected.
 _LARGEST_PACKING = 1_100
 _NEVER_SUSPECT_BYTES = 64 * 2**20
+_HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"  # where there is no user block, a file begins with it
+_SEAL_BYTES = 512  # the smallest user block
+_SEAL_WORDS = (b"droprl", b"sha256")  # either tells that there was a seal, should the other be damaged
 
 
 def load_d4rl(
@@ -56,6 +62,8 @@ def opened_d4rl(
     where = str(path)
     require_file(path)
     try:
+        if not _is_sealed_or_foreign(path):
+            raise fault(where, "is damaged or cut short (its checksum differs)", "copy it again, or make it anew")
         with h5py.File(path, "r") as file:
             columns = {key: _column(file, key, where) for key in (*REQUIRED_KEYS, *OPTIONAL_KEYS) if key in file}
             attributes = {key: file.attrs[key] for key in _ATTRIBUTES if key in file.attrs}
@@ -111,7 +119,7 @@ def save_d4rl(dataset: Dataset, path: str | Path) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # same folder: a rename across disks is a copy
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with h5py.File(temporary, "w") as file:
+        with h5py.File(temporary, "w", userblock_size=_SEAL_BYTES) as file:
             for key in (*REQUIRED_KEYS, *OPTIONAL_KEYS):
                 if (array := getattr(dataset, key)) is not None:
                     file.create_dataset(key, data=array, compression="gzip", shuffle=True)
@@ -121,13 +129,31 @@ def save_d4rl(dataset: Dataset, path: str | Path) -> None:
                 file.attrs["env"] = np.bytes_(dataset.env.encode())
             if dataset.score_range is not None:
                 file.attrs["ref_min_score"], file.attrs["ref_max_score"] = dataset.score_range
-        with temporary.open("rb") as written:
+        with temporary.open("r+b") as written:
+            written.write(_seal(written))
+            written.flush()
             os.fsync(written.fileno())
         temporary.replace(path)
     except OSError as error:
         raise fault(where, f"cannot be written ({reason(error)})", "check the folder and the space left") from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _seal(file: BufferedReader | BufferedRandom) -> bytes:
+    """What a file begins with: the checksum of the rest. Leaves the file at its beginning."""
+    file.seek(_SEAL_BYTES)
+    found = hashlib.file_digest(file, "sha256").hexdigest()
+    file.seek(0)
+    return f"droprl dataset, sha256 of what follows these {_SEAL_BYTES} bytes: {found}\n".encode().ljust(_SEAL_BYTES)
+
+
+def _is_sealed_or_foreign(path: Path) -> bool:
+    """Whether the file is as it was written, or comes from elsewhere and there is no telling."""
+    with path.open("rb") as file:
+        block = file.read(_SEAL_BYTES)
+        foreign = block.startswith(_HDF5_SIGNATURE) or not any(word in block for word in _SEAL_WORDS)
+        return foreign or block == _seal(file)
 
 
 def _column(file: h5py.File, key: str, where: str) -> h5py.Dataset:

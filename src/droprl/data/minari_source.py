@@ -19,10 +19,9 @@ from droprl.data.check import (
     flags,
     numbers,
     pixel_fault,
-    reason,
 )
 from droprl.data.dataset import Dataset
-from droprl.errors import DropError
+from droprl.errors import DropError, reason
 
 # A Box written as ±the largest float means "no bounds" just as ±infinity does.
 _UNBOUNDED = 1e18

@@ -8,6 +8,8 @@ single-task rule: a step taken outside the goal earns -1, one taken inside earns
 from __future__ import annotations
 
 import math
+import os
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,15 +24,15 @@ from droprl.data.check import (
     flags,
     numbers,
     pixel_fault,
-    reason,
     require_file,
 )
 from droprl.data.dataset import Dataset
-from droprl.errors import DropError
+from droprl.errors import DropError, reason
 
 # OGBench's tolerances around a maze's goal: for the point, whose whole position is two numbers, and for walking bodies.
 POINT_GOAL_RADIUS, BODY_GOAL_RADIUS = 1.0, 0.5
 _BOUND_KEYS = ("action_low", "action_high")
+_ZIP_END_BYTES = 22  # the archive's last record, which counts the arrays; longer only with a comment
 _OGBENCH_KEYS = ("qpos", "masks", "valids")
 
 
@@ -81,6 +83,8 @@ def _read(path: Path, where: str) -> dict[str, np.ndarray]:
             for key in (*REQUIRED_KEYS, *OPTIONAL_KEYS, *_BOUND_KEYS, *_OGBENCH_KEYS):
                 if key in file.files:
                     arrays[key] = file[key]
+            key = ""
+            _refuse_hidden(path)
             return arrays
     except DropError:
         raise
@@ -90,6 +94,19 @@ def _read(path: Path, where: str) -> dict[str, np.ndarray]:
             raise fault(where, what, "save plain number arrays with numpy.savez_compressed") from error
         part = f"{key} " if key else ""
         raise fault(where, f"{part}is damaged or cut short ({reason(error)})", "copy or download it again") from error
+
+
+def _refuse_hidden(path: Path) -> None:
+    """Each array has a checksum, but a damaged list of contents may hide one, and `timeouts` would not be missed."""
+    with zipfile.ZipFile(path) as archive:
+        names = archive.namelist()
+        for name in names:
+            archive.open(name).close()  # compares the name in the list with the one that stands before the array
+    with path.open("rb") as file:
+        file.seek(-_ZIP_END_BYTES, os.SEEK_END)
+        end = file.read()
+    if end.startswith(b"PK\x05\x06") and int.from_bytes(end[10:12], "little") != len(names):
+        raise zipfile.BadZipFile("its list of contents is not whole")
 
 
 def _ogbench_steps(

@@ -1,12 +1,12 @@
 """Data that stays on the disk: a folder with one `.npy` file a column, read in place while training.
 
-A folder is made by `drop data map` (`map_dataset`), which checks every row once and notes it in `dataset.json`; opening
-it reads only that and the files' headers. So what was checked is trusted: do not edit the files.
+A folder is made by `drop data map` (`map_dataset`), which checks every row once and notes in `dataset.json` what it
+wrote. Opening it reads the files through once to compare their checksums; what was checked is then trusted.
 """
 
 from __future__ import annotations
 
-import json
+import hashlib
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -30,12 +30,12 @@ from droprl.data.check import (
     no_end_fault,
     numbers,
     outside,
-    reason,
 )
 from droprl.data.dataset import BLOCK_ROWS, Dataset, release
+from droprl.errors import reason
+from droprl.seals import read_sealed, sealed
 
 DESCRIPTION = "dataset.json"
-FORMAT = 1
 REMAKE = "make the folder again with drop data map"
 _FLAGS = ("terminals", "timeouts")
 _DTYPES = {key: np.dtype(bool if key in _FLAGS else np.float32) for key in REQUIRED_KEYS + OPTIONAL_KEYS}
@@ -48,16 +48,24 @@ def is_on_disk(path: Path) -> bool:
 
 
 def load_on_disk(folder: Path, *, env: str | None = None) -> Dataset:
-    """Open a folder of columns; nothing of them is read yet."""
+    """Open a folder of columns, if they are still what was written; nothing of them stays in memory."""
     where = str(folder)
     if not (folder / DESCRIPTION).exists():
         raise fault(where, f"has no {DESCRIPTION}, so its columns were never checked", f"drop data map {where} --out …")
+    known = read_sealed(folder / DESCRIPTION, REMAKE)
+    sums = known["sha256"] if isinstance(known.get("sha256"), dict) else {}
+    for path in (folder / _file(key) for key in _keys(bool(known.get("next_observations")))):
+        if _digest(path) != sums.get(path.name):
+            raise fault(str(path), "is damaged or cut short (its checksum differs)", REMAKE)
+    return _described(folder, known, env)
+
+
+def _described(folder: Path, known: dict[str, Any], env: str | None = None) -> Dataset:
+    """The dataset by its description and the files' headers."""
+    where = str(folder)
     try:
-        known = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
-        if not isinstance(known, dict) or known.get("format") != FORMAT:
-            raise fault(f"{where}/{DESCRIPTION}", f"is not of format {FORMAT}", REMAKE)
-        rows, optional = int(known["n_steps"]), ("next_observations",) if known["next_observations"] else ()
-        columns: dict[str, Any] = {key: _mapped(folder, key, rows) for key in (*REQUIRED_KEYS, "timeouts", *optional)}
+        rows = int(known["n_steps"])
+        columns: dict[str, Any] = {key: _mapped(folder, key, rows) for key in _keys(known["next_observations"])}
         low, high = (np.asarray(known[key], np.float32) for key in ("action_low", "action_high"))
         sizes = {columns["actions"].shape[1:], low.shape, high.shape}
         if rows < 1 or len(sizes) > 1 or columns["observations"].ndim != 2 or low.ndim != 1:
@@ -65,7 +73,7 @@ def load_on_disk(folder: Path, *, env: str | None = None) -> Dataset:
         score_range = checked_score_range(known["score_range"], where)
         name, fingerprint = str(known["name"]), str(known["fingerprint"])
         task = env if env is not None else known["env"]
-    except (KeyError, TypeError, ValueError, OSError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise fault(f"{where}/{DESCRIPTION}", f"is damaged ({reason(error)})", REMAKE) from error
     return Dataset(
         **{"next_observations": None} | columns,
@@ -80,12 +88,7 @@ def load_on_disk(folder: Path, *, env: str | None = None) -> Dataset:
 
 def _mapped(folder: Path, key: str, rows: int) -> np.ndarray:
     path = folder / _file(key)
-    try:
-        column = np.load(path, mmap_mode="r", allow_pickle=False)
-    except FileNotFoundError:
-        raise fault(str(path), "no such file", REMAKE) from None
-    except (ValueError, OSError, EOFError) as error:
-        raise fault(str(path), f"is damaged or cut short ({reason(error)})", REMAKE) from error
+    column = _opened(path, REMAKE)
     matrix = key in ("observations", "actions", "next_observations")
     if (
         column.dtype != _DTYPES[key]
@@ -97,18 +100,19 @@ def _mapped(folder: Path, key: str, rows: int) -> np.ndarray:
     return column
 
 
+def _opened(path: Path, remedy: str) -> np.ndarray:
+    try:
+        return np.asanyarray(np.load(path, mmap_mode="r", allow_pickle=False))
+    except Exception as error:  # of a damaged header numpy makes nearly anything, tokenize's errors too
+        raise fault(str(path), f"is damaged or cut short ({reason(error)})", remedy) from error
+
+
 @contextmanager
 def opened_columns(folder: Path) -> Iterator[dict[str, np.ndarray]]:
     """One's own columns, not yet checked: D4RL's keys as `.npy` files in a folder."""
-    columns = {}
-    for key in (*REQUIRED_KEYS, *OPTIONAL_KEYS):
-        if (path := folder / _file(key)).exists():
-            try:
-                columns[key] = np.load(path, mmap_mode="r", allow_pickle=False)
-            except (ValueError, OSError, EOFError) as error:
-                remedy = "save plain number arrays with numpy.save"
-                raise fault(str(path), f"is damaged or cut short ({reason(error)})", remedy) from error
-    yield columns
+    paths = {key: folder / _file(key) for key in (*REQUIRED_KEYS, *OPTIONAL_KEYS)}
+    remedy = "save plain number arrays with numpy.save"
+    yield {key: _opened(path, remedy) for key, path in paths.items() if path.exists()}
 
 
 def write_on_disk(
@@ -139,8 +143,7 @@ def write_on_disk(
         return not any(outside(columns["actions"][rows], low, high).any() for rows in _blocks(total))
 
     low, high = action_bounds(fits, size, action_low, action_high, env, where)
-    known = {
-        "format": FORMAT,
+    known: dict[str, Any] = {
         "name": name,
         "env": env,
         "score_range": checked_score_range(score_range, where),
@@ -154,16 +157,20 @@ def write_on_disk(
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         _write_columns(columns, partial, where, low, high, progress)
-        written: dict[str, Any] = {key: _mapped(partial, key, total) for key in _written_keys(columns)}
+        written: dict[str, Any] = {key: _mapped(partial, key, total) for key in _keys("next_observations" in columns)}
         dataset = Dataset(**{"next_observations": None} | written, action_low=low, action_high=high, name=name)
         known["fingerprint"] = dataset.fingerprint
-        (partial / DESCRIPTION).write_text(json.dumps(known, indent=2) + "\n", encoding="utf-8")
+        known["sha256"] = {_file(key): _digest(partial / _file(key)) for key in written}
+        with open(partial / DESCRIPTION, "wb") as file:
+            file.write(sealed(known))
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(partial, out)
     except OSError as error:
         raise fault(str(out), f"cannot be written ({reason(error)})", "check the folder and the space left") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    return load_on_disk(out)
+    return _described(out, known)
 
 
 def _write_columns(
@@ -172,7 +179,7 @@ def _write_columns(
     total, ended = len(columns["observations"]), False
     files = {}
     try:
-        for key in _written_keys(columns):
+        for key in _keys("next_observations" in columns):
             files[key] = open(folder / _file(key), "wb")  # noqa: SIM115 - closed below
             _write_header(files[key], key, (total, *columns[key].shape[1:]) if key in columns else (total,))
         for block in _blocks(total):
@@ -202,8 +209,9 @@ def _write_header(file: BinaryIO, key: str, shape: tuple[int, ...]) -> None:
     np.lib.format.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": shape})
 
 
-def _written_keys(columns: Mapping[str, Any]) -> list[str]:
-    return [*REQUIRED_KEYS, "timeouts", *(["next_observations"] if "next_observations" in columns else [])]
+def _keys(following: bool) -> list[str]:
+    """Of the columns in a folder, with those of the observations that follow or without."""
+    return [*REQUIRED_KEYS, "timeouts", *(["next_observations"] if following else [])]
 
 
 def _blocks(total: int) -> Iterator[slice]:
@@ -212,3 +220,11 @@ def _blocks(total: int) -> Iterator[slice]:
 
 def _file(key: str) -> str:
     return f"{key}.npy"
+
+
+def _digest(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise fault(str(path), f"cannot be read ({reason(error)})", REMAKE) from error

@@ -1,1 +1,5 @@
-"""Shipping a policy."""
+"""Shipping a policy: as one ONNX file that acts, and adapts, with no JAX, or as a service."""
+
+from droprl.deploy.onnx_file import Exported, export_onnx
+
+__all__ = ["Exported", "export_onnx"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -20,9 +21,10 @@ from droprl.errors import DropError
 from droprl.evaluation.statistics import bootstrap_interval, iqm
 from droprl.policy import LoadedPolicy, Origin, load_policy, policy_of_run
 from droprl.rollout import EnvMaker, Rollout, env_maker, rollouts
+from droprl.seals import read_json
 from droprl.train.checkpoints import KEEP
-from droprl.train.run import Run
-from droprl.train.storage import TEMPORARY, read_json, remove_partial, write_json
+from droprl.train.run import Run, locked
+from droprl.train.storage import TEMPORARY, write_json
 
 Protocol = Literal["last", "paper"]
 EVALUATION_SEED = 10_000  # the environments' seeds begin here, the same for every method
@@ -106,12 +108,12 @@ def evaluate(
     trained = None if home is None else home.config.algorithm.adaptation
     changed = {k: v for k, v in adaptation.items() if k != "rule" and v is not None and v != getattr(trained, k, None)}
     changed |= {} if origin.env in (None, env_name) else {"env": env_name}
-    if home is not None:
-        remove_partial(home.evaluation_folder)  # also makes it: better to fail now than with nowhere to put the results
-    played = _play(policies, make, episodes, seed, n_envs, progress)
-    evaluation = _summary(policies, played, env_name, protocol, changed)
-    if home is not None:
-        _save(home, evaluation)
+    name = _file_name(policies[0], protocol, changed)
+    with nullcontext() if home is None else _place(home, name):
+        played = _play(policies, make, episodes, seed, n_envs, progress)
+        evaluation = _summary(policies, played, env_name, protocol, changed)
+        if home is not None:
+            write_json(home.evaluation_folder / f"{name}.json", evaluation.to_json())
     return evaluation
 
 
@@ -221,11 +223,17 @@ def _summary(
     )
 
 
-def _save(run: Run, evaluation: Evaluation) -> None:
-    settings = (f"{name}={value}" for name, value in sorted(evaluation.changed.items()))
-    name = " ".join((evaluation.rule or evaluation.algorithm, evaluation.protocol, *settings))
-    name = re.sub(r"[^-.=\w]+", "-", name)  # an env id has a slash
-    write_json(run.evaluation_folder / f"{name}.json", evaluation.to_json())
+def _file_name(policy: LoadedPolicy, protocol: Protocol, changed: dict[str, Any]) -> str:
+    algorithm = policy.algorithm
+    settings = (f"{name}={value}" for name, value in sorted(changed.items()))
+    rule = algorithm.name if algorithm.adaptation is None else algorithm.adaptation.rule
+    return re.sub(r"[^-.=\w]+", "-", " ".join((rule, protocol, *settings)))  # an env id has a slash
+
+
+def _place(run: Run, name: str) -> AbstractContextManager[None]:
+    """Where the result will be, made and held: better to fail now than with nowhere to put it. Other evaluations of the
+    run may be played at the same time, the same one may not."""
+    return locked(run.evaluation_folder, f".{name}.lock", "playing the same episodes")
 
 
 def load_evaluations(run: Run) -> list[Evaluation]:

@@ -29,12 +29,13 @@ from droprl.finetuning.result import FineTuning, TunedSeed, from_json
 from droprl.finetuning.search import Candidate, Chosen, candidates, search, spread
 from droprl.policy import LoadedPolicy, Origin, policy_of_run
 from droprl.rollout import Environment, EnvMaker, Trajectory, check_fit, longest_episode, play_episode
+from droprl.seals import read_json
 from droprl.train.checkpoints import KEEP
 from droprl.train.config import differences
 from droprl.train.fit import Interrupted
 from droprl.train.progress import TrainProgress
 from droprl.train.run import Run, locked
-from droprl.train.storage import read_json, remove_partial, write_json
+from droprl.train.storage import remove_partial, write_json
 
 Level = Literal["checkpoint", "embedding", "policy"]
 

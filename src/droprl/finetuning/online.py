@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,9 +24,10 @@ from droprl.errors import DropError
 from droprl.finetuning.ledger import Ledger, Played, played
 from droprl.finetuning.replay import replay
 from droprl.rollout import Trajectory
+from droprl.seals import digest
 from droprl.train.checkpoints import list_checkpoints, save_checkpoint
 from droprl.train.loop import updates
-from droprl.train.storage import arrays_from_bytes, arrays_to_bytes, digest, read_bytes, remove_partial, write_bytes
+from droprl.train.storage import arrays_from_bytes, arrays_to_bytes, read_bytes, remove_partial, write_bytes
 
 ONLINE_SEED = 2_000_000  # environments' seeds for learning begin here
 SAVE_SECONDS = 60.0  # what a kill may cost of the updates
@@ -73,8 +74,7 @@ class OnlineTrainer:
             table = replay(self._algorithm, self._prepared, trajectories, self._online_share)
             state, sums = self._updates(state, jnp.uint32(seed), table, jnp.int32(start.step + begin), jnp.int32(count))
             means = {name: float(value) / max(count, 1) for name, value in jax.device_get(sums).items()}
-            if not np.isfinite(list(means.values())).all():
-                raise DropError(f"{folder}: training has diverged at episode {len(trajectories)}: use fewer updates")
+            _refuse_nan(folder, len(trajectories), (means, state))
             on_episode(means | {"last_return": trajectory.episode_return})
             if time.monotonic() - last_save >= SAVE_SECONDS:
                 save_checkpoint(folder / "state", len(trajectories), state, scheduled=False)
@@ -129,6 +129,15 @@ class OnlineTrainer:
         )
         found = arrays_from_bytes(read_bytes(path, str(entry.sha256)), skeleton, path)
         return Trajectory(*map(np.asarray, found))
+
+
+def _refuse_nan(folder: Path, episodes: int, tree: Any) -> None:
+    """A loss is measured before its update: the weights after the last one are looked at too, before they act."""
+    if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(jax.device_get(tree))):
+        raise DropError(
+            f"{folder}: training has diverged at episode {episodes} (not a number); the run and what was saved before "
+            "are kept: remove the level's folder and use fewer --updates-per-step"
+        )
 
 
 def _file(folder: Path, number: int) -> Path:

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from droprl.errors import DropError
-from droprl.train.storage import (
-    TEMPORARY,
-    arrays_from_bytes,
-    arrays_to_bytes,
-    digest,
-    read_bytes,
-    read_json,
-    remove_folder,
-    write_folder,
-)
+from droprl.seals import digest, read_sealed, sealed
+from droprl.train.storage import TEMPORARY, arrays_from_bytes, arrays_to_bytes, read_bytes, remove_folder, write_folder
 
 KEEP = 6  # T of the paper's evaluation protocol
 STATE_FILE, HEADER_FILE = "state.safetensors", "checkpoint.json"
@@ -39,7 +30,7 @@ def save_checkpoint(folder: Path, step: int, state: Any, scheduled: bool) -> Che
     content = arrays_to_bytes(state)
     header = {"step": step, "scheduled": scheduled, "sha256": digest(content)}
     path = folder / f"{step:09d}"
-    write_folder(path, {STATE_FILE: content, HEADER_FILE: json.dumps(header, indent=2).encode()})
+    write_folder(path, {STATE_FILE: content, HEADER_FILE: sealed(header)})
     _prune(folder)
     return Checkpoint(step, path, scheduled, digest(content))
 
@@ -53,7 +44,7 @@ def list_checkpoints(folder: Path) -> list[Checkpoint]:
         if path.name.startswith(TEMPORARY) or not path.is_dir():
             continue
         try:
-            header = read_json(path / HEADER_FILE)
+            header = read_sealed(path / HEADER_FILE)
             found.append(Checkpoint(int(header["step"]), path, bool(header["scheduled"]), str(header["sha256"])))
         except (DropError, KeyError, TypeError, ValueError) as error:
             if not path.exists():  # another process has just trained past it

@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 from droprl.algorithms import ALGORITHMS, Algorithm
 from droprl.data.dataset import Dataset
 from droprl.errors import DropError
+from droprl.seals import RESTORE
 
 T = TypeVar("T")
-RESTORE = "restore the file or train again"
 
 
 @dataclass(frozen=True)

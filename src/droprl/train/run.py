@@ -20,13 +20,12 @@ import numpy as np
 from droprl.data.scaling import Scaling
 from droprl.data.transitions import Prepared, Spec
 from droprl.errors import DropError
+from droprl.seals import RESTORE, read_sealed, sealed
 from droprl.train.checkpoints import Checkpoint, list_checkpoints
-from droprl.train.config import RESTORE, RunConfig, differences, from_dict, run_config_from_dict, run_config_to_dict
+from droprl.train.config import RunConfig, differences, from_dict, run_config_from_dict, run_config_to_dict
 from droprl.train.loop import init_seed
-from droprl.train.storage import read_json, write_bytes, write_json
+from droprl.train.storage import write_bytes
 from droprl.version import __version__
-
-FORMAT = 1
 
 
 @dataclass(frozen=True)
@@ -47,9 +46,7 @@ class Run:
         where = self.path / "config.json"
         if not where.exists():
             raise DropError(f"{self.path}: is not a run (no config.json): give the folder that `drop train --out` made")
-        content = read_json(where)
-        if not isinstance(content, dict) or content.get("format") != FORMAT:
-            raise DropError(f"{where}: is not of format {FORMAT}: it was written by another version of droprl")
+        content = read_sealed(where)
         self.config: RunConfig = run_config_from_dict(content.get("run"), str(where))
 
     def __repr__(self) -> str:
@@ -74,8 +71,8 @@ class Run:
     # --- what the run knows of its data ---
 
     def _data(self, part: str) -> Any:
-        content = read_json(self.path / "data.json")
-        if not isinstance(content, dict) or not isinstance(content.get(part), dict):
+        content = read_sealed(self.path / "data.json")
+        if not isinstance(content.get(part), dict):
             raise DropError(f"{self.path / 'data.json'}: has no {part}: {RESTORE}")
         return content[part]
 
@@ -134,6 +131,12 @@ def open_run(path: Path, config: RunConfig, prepared: Prepared, returns: np.ndar
         for content in (wanted, found):
             content["data"].pop("source")  # the same data may have moved
         odd = differences(found, wanted)
+        names = {line.split(" ")[0] for line in odd}
+        if "data.fingerprint" in names and names <= {"data.fingerprint", "data.n_steps", "data.n_episodes"}:
+            raise DropError(
+                f"{config.data.source}: is no longer the data that {path} was trained on ({odd[0]}): restore it, or "
+                "use another --out"
+            )
         if odd:
             shown = "; ".join(odd[:3]) + (f"; and {len(odd) - 3} more" if len(odd) > 3 else "")
             raise DropError(f"{path}: holds another run ({shown}): use another --out, or remove the folder")
@@ -147,30 +150,33 @@ def open_run(path: Path, config: RunConfig, prepared: Prepared, returns: np.ndar
     )
     scaling = {name: np.asarray(v).tolist() for name, v in prepared.scaling._asdict().items()}
     data = {"spec": asdict(prepared.spec), "scaling": scaling, "reward_scale": prepared.reward_scale}
-    write_json(path / "data.json", data | {"sub_tasks": asdict(summary)})
+    write_bytes(path / "data.json", sealed(data | {"sub_tasks": asdict(summary)}))
     # config.json comes last: its presence says that the directory is whole.
-    write_json(path / "config.json", {"format": FORMAT, "droprl": __version__, "run": wanted})
+    write_bytes(path / "config.json", sealed({"droprl": __version__, "run": wanted}))
     return Run(path)
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Make and hold the run directory; the lock ends with the process, however it ends."""
+def locked(path: Path, file_name: str = ".lock", work: str = "training") -> Iterator[None]:
+    """Make and hold the run directory, or with another `file_name` one part of it. The lock ends with the process,
+    however it ends."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise DropError(f"{path}: cannot be made ({error.strerror}): choose another --out") from error
+        raise DropError(
+            f"{path}: cannot be made ({error.strerror}): fix permissions, or choose another folder"
+        ) from error
     try:
-        file = open(path / ".lock", "w")  # noqa: SIM115 - closed below, after the work
+        file = open(path / file_name, "w")  # noqa: SIM115 - closed below, after the work
     except OSError as error:
-        raise DropError(f"{path}: cannot be written ({error.strerror}): choose another --out") from error
+        raise DropError(
+            f"{path}: cannot be written ({error.strerror}): fix permissions, or choose another folder"
+        ) from error
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise DropError(
-                f"{path}: another process is training here: wait for it, or work in another folder"
-            ) from None
+            raise DropError(f"{path}: another process is {work} here: wait for it, or work in another folder") from None
         except OSError as error:
             raise DropError(f"{path}: cannot be locked ({error.strerror}): use a local folder as --out") from error
         yield

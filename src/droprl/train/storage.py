@@ -1,11 +1,11 @@
 """Files that are whole or not there: written beside their place, flushed to the disk, then renamed.
 
-Arrays are safetensors, the rest is JSON. Reading either runs no code, and a file that was damaged is named.
+Arrays are safetensors, the rest is JSON. Reading either runs no code, and a file that was damaged is named: arrays by
+the checksum in the JSON beside them, that JSON by its own seal (`seals`).
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -20,7 +20,8 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as load_safetensors
 from safetensors.numpy import save as save_safetensors
 
-from droprl.errors import DropError
+from droprl.errors import DropError, reason
+from droprl.seals import digest
 
 PyTree = Any
 TEMPORARY = ".partial-"  # what begins so was being written when the process ended
@@ -44,15 +45,6 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 def write_json(path: Path, content: Any) -> None:
     write_bytes(path, (json.dumps(content, indent=2, allow_nan=False) + "\n").encode())
-
-
-def read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise DropError(f"{path}: not found: is this a run or policy folder?") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise DropError(f"{path}: cannot be read ({_reason(error)}): restore the file or train again") from error
 
 
 def write_folder(path: Path, files: dict[str, bytes]) -> None:
@@ -82,7 +74,7 @@ def remove_folder(path: Path) -> None:
     try:
         os.replace(path, doomed)
     except OSError as error:
-        raise DropError(f"{path}: cannot be removed ({_reason(error)}): fix permissions or remove it") from error
+        raise DropError(f"{path}: cannot be removed ({reason(error)}): fix permissions or remove it") from error
     shutil.rmtree(doomed, ignore_errors=True)
 
 
@@ -110,7 +102,7 @@ def arrays_from_bytes(content: bytes, skeleton: PyTree, where: Path) -> PyTree:
     try:
         found = load_safetensors(content)
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
-        raise DropError(f"{where}: is not a whole safetensors file ({_reason(error)}): restore or remove it") from error
+        raise DropError(f"{where}: is not a whole safetensors file ({reason(error)}): restore or remove it") from error
     paths, structure = jax.tree_util.tree_flatten_with_path(skeleton)
     names = {jax.tree_util.keystr(path): leaf for path, leaf in paths}
     if names.keys() != found.keys():
@@ -125,16 +117,12 @@ def arrays_from_bytes(content: bytes, skeleton: PyTree, where: Path) -> PyTree:
     return jax.tree_util.tree_unflatten(structure, [jnp.asarray(found[name]) for name in names])
 
 
-def digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
 def read_bytes(path: Path, sha256: str) -> bytes:
     """The file's content, if it is still what was written."""
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise DropError(f"{path}: cannot be read ({_reason(error)}): restore the file or remove its folder") from error
+        raise DropError(f"{path}: cannot be read ({reason(error)}): restore the file or remove its folder") from error
     if digest(content) != sha256:
         raise DropError(f"{path}: is damaged (its checksum differs): restore the file or remove its folder")
     return content
@@ -148,13 +136,8 @@ def _sync_folder(path: Path) -> None:
         os.close(descriptor)
 
 
-def _reason(error: Exception) -> str:
-    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return " ".join(text.split())
-
-
 def _cannot_write(path: Path, error: OSError) -> DropError:
     return DropError(
-        f"{path}: cannot be written ({_reason(error)}): free space or fix permissions and run the same command again; "
+        f"{path}: cannot be written ({reason(error)}): free space or fix permissions and run the same command again; "
         "what was saved earlier is intact"
     )

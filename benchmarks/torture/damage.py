@@ -1,0 +1,206 @@
+"""Damaged and hostile files: each must be refused in one line that names it, and none may run code or fill the memory.
+
+A file from elsewhere may have bytes that nothing reads (an archive's times of day, HDF5's gaps): damaged there it may
+load, but only to the same data. HDF5 files from elsewhere have no checksum: there a run refuses to go on with data that
+is not what it began with.
+"""
+
+from __future__ import annotations
+
+import pickle
+import random
+import resource
+import shutil
+import struct
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import h5py
+import jax
+import numpy as np
+from work import Failed, Lost
+
+from droprl import fit, load_policy
+from droprl.data import load_dataset, map_dataset
+from droprl.data.on_disk import DESCRIPTION
+from droprl.errors import DropError
+from droprl.seals import digest, read_sealed, sealed
+from droprl.train import Run
+from droprl.train.loop import init_seed
+
+Use = Callable[[], Any]
+MOST_MEMORY = 512 * 2**20  # that reading a hostile file may take
+UNREAD = "unread"  # what a use answers where the damage hit nothing that is read
+
+
+def damaged(content: bytes, count: int, rng: random.Random) -> Iterator[tuple[str, bytes]]:
+    """`count` copies: three of four with one bit flipped, the others cut short."""
+    for number in range(count):
+        if number % 4 == 3:
+            yield "cut", content[: rng.randrange(len(content))]
+            continue
+        place = rng.randrange(len(content))
+        flipped = bytearray(content)
+        flipped[place] ^= 1 << rng.randrange(8)
+        yield "flipped", bytes(flipped)
+
+
+def must_be_refused(use: Use, named: Path) -> None:
+    try:
+        answer = use()
+    except DropError as error:
+        if str(named) not in str(error) or "\n" in str(error):
+            raise Failed(f"refused, but not by its name: {error}") from error
+        return
+    if answer is not UNREAD:
+        raise Lost(f"{named.name} was loaded, damaged as it is")
+
+
+def damages(path: Path, use: Use, count: int, rng: random.Random) -> Iterator[Callable[[], None]]:
+    """Trials on one file, which is mended after each."""
+    content = path.read_bytes()
+    for _, broken in damaged(content, count, rng):
+
+        def trial(broken: bytes = broken) -> None:
+            path.write_bytes(broken)
+            try:
+                must_be_refused(use, path)
+            finally:
+                path.write_bytes(content)
+
+        yield trial
+
+
+def readers(place: Path, trained: Path, policy: Path, source: Path) -> Iterator[tuple[str, Path, Use]]:
+    """Every kind of file: what it is called, one of it, and who reads it."""
+    run = Path(shutil.copytree(trained, place / "damaged"))
+    opened = Run(run)
+    newest = opened.checkpoint()
+    algorithm, spec, seeds = opened.config.algorithm, opened.spec(), np.asarray(opened.config.seeds, np.uint32)
+    skeleton = jax.eval_shape(jax.vmap(lambda seed: init_seed(algorithm, spec, seed)), seeds)
+    yield "checkpoint", newest.path / "state.safetensors", lambda: newest.load(skeleton)
+    yield "checkpoint", newest.path / "checkpoint.json", opened.checkpoints
+    yield "run", run / "config.json", lambda: Run(run)
+    yield "run", run / "data.json", opened.scaling
+    saved = Path(shutil.copytree(policy, place / "damaged-policy"))
+    for name in ("policy.json", "policy.safetensors"):
+        yield "policy file", saved / name, lambda: load_policy(saved)
+    own, archive, foreign = place / "own.hdf5", place / "archive.npz", place / "foreign" / source.name
+    foreign.parent.mkdir()
+    shutil.copy(source, own)
+    yield "dataset, ours (.hdf5)", own, lambda: load_dataset(own)
+    dataset = load_dataset(own)
+    keys = ("observations", "actions", "rewards", "terminals", "timeouts", "next_observations")
+    arrays = {key: getattr(dataset, key) for key in keys}
+    np.savez(archive, **arrays, action_low=dataset.action_low, action_high=dataset.action_high)
+    with h5py.File(foreign, "w") as file:
+        for key, array in arrays.items():
+            file[key] = array
+        file.attrs["action_low"], file.attrs["action_high"] = dataset.action_low, dataset.action_high
+
+    def archived() -> Any:
+        found = load_dataset(archive)
+        return UNREAD if found.fingerprint == dataset.fingerprint else found
+
+    def resumed() -> Any:
+        found = load_dataset(foreign, env=dataset.env)
+        if found.fingerprint == dataset.fingerprint:
+            return UNREAD
+        settings = vars(opened.config) | {"out": run, "source": str(foreign), "progress": False}
+        return fit(found, **{name: value for name, value in settings.items() if name != "data"})
+
+    columns = place / "columns"
+    map_dataset(own, columns)
+    for name in (DESCRIPTION, "observations.npy"):
+        yield "dataset, ours (columns)", columns / name, lambda: load_dataset(columns)
+    yield "dataset, numpy's (.npz)", archive, archived
+    yield "dataset, foreign, of a run", foreign, resumed
+
+
+# --- malice ---
+
+
+class Payload:
+    """Whoever unpickles it makes a file."""
+
+    def __init__(self, canary: Path) -> None:
+        self._canary = canary
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self._canary,)
+
+
+def hostile(place: Path, policy: Path) -> Iterator[tuple[str, Callable[[], None]]]:
+    """Files by someone who knows the format: every checksum is right."""
+    canary = place / "canary"
+    code = pickle.dumps(Payload(canary))
+    petabyte = 2**50
+
+    def tensor(shape: list[int], end: int) -> bytes:
+        header = f'{{"x":{{"dtype":"F32","shape":{shape},"data_offsets":[0,{end}]}}}}'.encode()
+        return struct.pack("<Q", len(header)) + header
+
+    weights = {
+        "runs code": code,
+        "runs code, behind a header": tensor([len(code) // 4], len(code)) + code,
+        "a header of a petabyte": struct.pack("<Q", petabyte) + b"{}",
+        "a tensor of a petabyte": tensor([petabyte // 4], petabyte),
+    }
+    for name, content in weights.items():
+        yield name, lambda content=content: _try_policy(place, policy, canary, content=content)  # type: ignore[misc]
+    for name, part, changes in (
+        ("asks for a petabyte of observations", "spec", {"observation_size": petabyte}),
+        ("asks for a petabyte of weights", "algorithm", {"width": 2**24}),
+        ("names code as its rule", "algorithm", {"adaptation": {"rule": "__import__('os').system('touch canary')"}}),
+        ("names code as its algorithm", "algorithm", {"name": "os.system"}),
+    ):
+        yield name, lambda p=part, c=changes: _try_policy(place, policy, canary, part=p, changes=c)  # type: ignore[misc]
+    yield "is a pickle", lambda: _try_policy(place, policy, canary, header=code)
+    yield "data that runs code", lambda: _try_data(place, canary, code=True)
+    yield "data that claims a petabyte", lambda: _try_data(place, canary, code=False)
+
+
+def _try_policy(
+    place: Path,
+    policy: Path,
+    canary: Path,
+    content: bytes | None = None,
+    part: str | None = None,
+    changes: dict[str, Any] | None = None,
+    header: bytes | None = None,
+) -> None:
+    folder = place / "hostile"
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(policy, folder)
+    described = read_sealed(folder / "policy.json")
+    if content is not None:
+        (folder / "policy.safetensors").write_bytes(content)
+        described["sha256"] = digest(content)
+    if part is not None:
+        described[part] |= changes
+    (folder / "policy.json").write_bytes(header if header is not None else sealed(described))
+    _harmless(lambda: load_policy(folder), folder, canary)
+
+
+def _try_data(place: Path, canary: Path, code: bool) -> None:
+    archive, file = place / "hostile.npz", place / "hostile.hdf5"
+    if code:
+        np.savez(archive, observations=np.array([Payload(canary)], dtype=object))
+        _harmless(lambda: load_dataset(archive), archive, canary)
+        return
+    with h5py.File(file, "w") as made:
+        made.create_dataset("observations", (2**44, 16), np.float32, chunks=(2**10, 16))
+    _harmless(lambda: load_dataset(file), file, canary)
+
+
+def _harmless(use: Use, named: Path, canary: Path) -> None:
+    unit = 1 if sys.platform == "darwin" else 2**10
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    must_be_refused(use, named)
+    taken = unit * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+    if canary.exists():
+        raise Lost(f"{named.name} ran its code")
+    if taken > MOST_MEMORY:
+        raise Failed(f"{named.name} took {taken / 2**20:.0f} MB")

@@ -1,0 +1,176 @@
+"""Places that fail: a full disk, a read-only folder, a second process in the same place, and numbers that overflow.
+
+Where the system lets an ordinary user have a mount namespace, the full disk is a small tmpfs and the read-only folder a
+read-only mount. Elsewhere no file may grow (RLIMIT_FSIZE), and the folder's permission to write is taken away.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+from work import (
+    FAULTY,
+    STEPS,
+    Answer,
+    Failed,
+    Lost,
+    Undisturbed,
+    Work,
+    finish,
+    must_refuse,
+    must_succeed,
+    same,
+    start,
+    tree,
+)
+
+from droprl.train import Run
+
+NAMESPACE = ("unshare", "--map-root-user", "--mount", "sh", "-c")
+# $1 the place, $2 bytes to leave free, $3 where copies go; then the command. Full, then with room again.
+FULL = """
+set -e
+disk="$3/disk"; mkdir -p "$disk"; mount -t tmpfs -o size=24m tmpfs "$disk"
+cp -r "$1/." "$disk"
+cat /dev/zero > "$disk/filler" 2>/dev/null || true
+truncate -s "-$2" "$disk/filler"
+shift 2; copies="$1"; shift
+(cd "$disk" && "$@" 2> "$copies/said") && code=0 || code=$?
+echo $code > "$copies/code"
+rm "$disk/filler"; cp -r "$disk" "$copies/full"
+cd "$disk" && "$@" 2> "$copies/said-again"
+cp -r "$disk" "$copies/again"
+"""
+READ_ONLY = 'mount --bind "$1" "$1" && mount -o remount,bind,ro "$1" && shift && exec "$@"'
+
+
+@cache
+def has_namespaces() -> bool:
+    try:
+        probe = (*NAMESPACE, "mount -t tmpfs tmpfs /mnt")
+        return subprocess.run(probe, capture_output=True, check=False).returncode == 0
+    except FileNotFoundError:
+        return False
+
+
+def full_disk(work: Work, place: Path, known: Undisturbed, free: int) -> None:
+    """The command meets a full disk, says so, loses nothing, and ends well once there is room."""
+    work.prepare(place / "before")
+    if not has_namespaces():
+        must_refuse(finish(work.words(place / "before"), "small=2000"), "cannot be written (File too large)")
+        work.check(place / "before", known.outcome)
+        must_succeed(work.words(place / "before"))
+        same(work.outcome(place / "before"), known.outcome, work.name)
+        return
+    copies = place / "copies"
+    copies.mkdir()
+    words = [word.replace(f"{place / 'before'}/", "") for word in work.words(place / "before")]
+    command = [sys.executable, str(FAULTY), "none", *words]
+    arguments = ["full-disk", str(place / "before"), str(free), str(copies), *command]
+    told = subprocess.run([*NAMESPACE, FULL, *arguments], capture_output=True, text=True, check=False)
+    answer = Answer(int((copies / "code").read_text()), (copies / "said").read_text())
+    must_refuse(answer, "cannot be written (No space left on device)")
+    work.check(copies / "full", known.outcome)
+    if told.returncode != 0:
+        raise Failed(f"{work.name} with room again ended with {told.returncode}: {told.stderr.strip()}")
+    same(work.outcome(copies / "again"), known.outcome, work.name)
+
+
+def read_only(work: Work, place: Path) -> None:
+    """Refused at once, and not a byte is different."""
+    work.prepare(place)
+    before = tree(place)
+    with _unwritable(place) as wrapper:
+        answer = finish(work.words(place), before=wrapper)
+    must_refuse(answer, str(place), "cannot be")
+    same(tree(place), before, work.name)
+
+
+@contextmanager
+def _unwritable(place: Path) -> Iterator[tuple[str, ...]]:
+    """What to put before a command so that it cannot write there."""
+    if has_namespaces():
+        yield (*NAMESPACE, READ_ONLY, "read-only", str(place))
+        return
+    if os.geteuid() == 0:
+        raise Failed("root may write everywhere, and no namespace is to be had: run this as an ordinary user")
+    folders = [place, *(path for path in place.rglob("*") if path.is_dir())]
+    for folder in folders:
+        folder.chmod(0o555)
+    try:
+        yield ()
+    finally:
+        for folder in folders:
+            folder.chmod(0o755)
+
+
+def second_process(work: Work, place: Path, known: Undisturbed) -> None:
+    """While the first is stopped in the middle of its work the second is refused; the first then ends as if alone."""
+    work.prepare(place)
+    first = start(work.words(place))
+    try:
+        while not _stopped_at_work(first, place):
+            first.send_signal(signal.SIGCONT)
+            time.sleep(0.01)
+        answer = finish(work.words(place))
+        first.send_signal(signal.SIGCONT)
+        _, said = first.communicate()
+    finally:
+        first.kill()
+    must_refuse(answer, "another process is")
+    if first.returncode != 0:
+        raise Failed(f"the first ended with {first.returncode}: {said}")
+    same(work.outcome(place), known.outcome, work.name)
+
+
+def _stopped_at_work(process: subprocess.Popen[str], place: Path) -> bool:
+    """Stop it, and see whether it holds its lock; what is stopped cannot be troubled by being looked at."""
+    process.send_signal(signal.SIGSTOP)
+    if process.poll() is not None:
+        raise Failed(f"the first ended with {process.returncode} before the second began")
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+    return any(map(_is_held, place.rglob("*.lock")))
+
+
+def _is_held(lock: Path) -> bool:
+    with lock.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def nan_in_training(work: Work, place: Path, known: Undisturbed, rng: random.Random) -> None:
+    """Stopped and said; the checkpoints before it are good, and the same command without the fault ends as ever."""
+    work.prepare(place)
+    update = rng.randint(100, STEPS)
+    must_refuse(finish(work.words(place), f"nan={update}"), "not a number", "diverged", "kept")
+    work.check(place, known.outcome)
+    kept = [checkpoint.step for checkpoint in Run(place / "run").checkpoints()]
+    if work.name == "training" and (not kept or max(kept) >= update):
+        raise Lost(f"NaN came at update {update}, and these checkpoints are left: {kept}")
+    if work.name == "fine-tuning" and list((place / "run" / "finetune").rglob("state/[0-9]*")):
+        raise Lost("a state of NaN was saved")
+    must_succeed(work.words(place))
+    same(work.outcome(place), known.outcome, work.name)
+
+
+def divergence(work: Work, place: Path) -> None:
+    """The real thing: a learning rate that no network survives."""
+    work.prepare(place)
+    words = [*work.words(place), "--learning-rate=1e30", "--head=gaussian"]
+    must_refuse(finish(words), "not a number", "diverged")
+    work.check(place, {})
+    shutil.rmtree(place)

@@ -1,0 +1,275 @@
+"""What is tortured: four commands on one small task, what each of them must leave, and what must never be lost.
+
+Each command works in a place of its own, a folder with `run` in it. `Work.outcome` is what a command that nothing
+disturbed leaves there, as checksums; `Work.check` reads the place as a stranger would after a kill.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from droprl import load_policy
+from droprl.data import Dataset, from_arrays, save_d4rl
+from droprl.errors import DropError
+from droprl.evaluation import load_evaluations
+from droprl.train import Run
+
+FAULTY = Path(__file__).with_name("faulty.py")
+TASK, EPISODE = "Pendulum-v1", 200
+STEPS, BUDGET = 400, 800
+TRAIN = (
+    *("--preset=small", "--width=16", "--batch-size=32", "--n-sub-tasks=4", "--td-steps=2", "--ascent-steps=3"),
+    *("--depths", "1", "1", "1", "1", "1"),
+    *("--seeds=2", f"--steps={STEPS}", "--checkpoint-every=20", "--log-every=10"),
+)
+Outcome = dict[str, Any]
+
+
+class Lost(Exception):
+    """Something that was saved is gone, changed or half there."""
+
+
+class Failed(Exception):
+    """The program did not do as it should, though nothing was lost."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    code: int
+    said: str  # on standard error
+
+    @property
+    def last_line(self) -> str:
+        return self.said.strip().splitlines()[-1] if self.said.strip() else ""
+
+
+def start(words: list[str], fault: str = "none", before: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+    """`drop WORDS` in a process group of its own; `before` is a command that runs it."""
+    command = [*before, sys.executable, str(FAULTY), fault, *words]
+    pipe, null = subprocess.PIPE, subprocess.DEVNULL
+    return subprocess.Popen(command, stdout=null, stderr=pipe, text=True, start_new_session=True, env=os.environ)
+
+
+def finish(words: list[str], fault: str = "none", before: tuple[str, ...] = ()) -> Answer:
+    process = start(words, fault, before)
+    _, said = process.communicate()
+    return Answer(process.returncode, said)
+
+
+def must_succeed(words: list[str], fault: str = "none") -> None:
+    answer = finish(words, fault)
+    if answer.code != 0:
+        raise Failed(f"`drop {words[0]}` ended with {answer.code}: {answer.last_line}")
+
+
+def must_refuse(answer: Answer, *expected: str) -> None:
+    """Refused in one line that says all this, and by no traceback."""
+    missing = [text for text in expected if text not in answer.last_line]
+    if answer.code != 1 or missing or "Traceback" in answer.said:
+        raise Failed(f"ended with {answer.code}, {missing} not in: {answer.last_line}")
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def tree(folder: Path) -> Outcome:
+    """Every file below, locks aside."""
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.name.endswith(".lock")]
+    return {str(path.relative_to(folder)): digest(path) for path in files}
+
+
+def same(found: Outcome, expected: Outcome, what: str) -> None:
+    odd = sorted(name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name))
+    if odd:
+        raise Lost(f"{what}: {odd[0]} differs from that of an undisturbed command")
+
+
+def make_data(folder: Path) -> Path:
+    """Twenty episodes of a controller of changing quality, in a file of droprl's own."""
+    path, rng = folder / "pendulum.hdf5", np.random.default_rng(0)
+    columns: dict[str, list[Any]] = {"observations": [], "actions": [], "rewards": [], "next_observations": []}
+    with gymnasium.make(TASK) as env:
+        for episode in range(20):
+            observation, _ = env.reset(seed=episode)
+            gain = rng.uniform()
+            for _ in range(EPISODE):
+                noise = (1 - gain) * rng.normal(size=1)
+                action = np.clip(noise - gain * (8 * observation[1] + observation[2]), -2, 2).astype(np.float32)
+                following, reward, *_ = env.step(action)
+                for column, value in zip(columns.values(), (observation, action, reward, following), strict=True):
+                    column.append(value)
+                observation = following
+    timeouts = np.arange(20 * EPISODE) % EPISODE == EPISODE - 1
+    arrays: dict[str, Any] = {name: np.array(column) for name, column in columns.items()}
+    dataset: Dataset = from_arrays(
+        **arrays, terminals=np.zeros_like(timeouts), timeouts=timeouts, action_low=-2, action_high=2, env=TASK
+    )
+    save_d4rl(dataset, path)
+    return path
+
+
+@dataclass(frozen=True)
+class Work:
+    """One command, and how to judge what it left."""
+
+    name: str
+    words: Callable[[Path], list[str]]
+    prepare: Callable[[Path], None]  # the place as it is before the first try
+    check: Callable[[Path, Outcome], None]  # after a kill: raises Lost
+    outcome: Callable[[Path], Outcome]
+
+
+@dataclass(frozen=True)
+class Undisturbed:
+    outcome: Outcome
+    seconds: float
+    moments: int  # of writing
+
+
+def undisturbed(work: Work, place: Path, times: int = 2) -> Undisturbed:
+    """Twice: once to compile, once to see that the machine repeats itself and how long it takes."""
+    found = []
+    for number in range(times):
+        where = place / str(number)
+        work.prepare(where)
+        began = time.perf_counter()
+        must_succeed(work.words(where), f"count={place / 'moments'}")
+        found.append((work.outcome(where), time.perf_counter() - began))
+    same(found[-1][0], found[0][0], f"{work.name}, undisturbed twice")
+    moments = int((place / "moments").read_text())
+    shutil.rmtree(place)
+    return Undisturbed(*found[-1], moments)
+
+
+# --- the four commands ---
+
+
+def checkpoints_of(run: Path) -> Outcome:
+    return {str(p.relative_to(run)): digest(p) for p in sorted(run.glob("checkpoints/[0-9]*/*"))}
+
+
+def whole_run(run: Path) -> None:
+    """Whatever bears its final name can be read."""
+    if not (run / "config.json").exists():
+        return
+    try:
+        found = Run(run)
+        found.metrics()
+        for checkpoint in found.checkpoints():
+            found.state(found.config.seeds[0], checkpoint)
+    except DropError as error:
+        raise Lost(f"after the kill: {error}") from error
+
+
+def training(source: Path) -> Work:
+    def check(place: Path, expected: Outcome) -> None:
+        whole_run(place / "run")
+
+    def outcome(place: Path) -> Outcome:
+        return checkpoints_of(place / "run") | {"log": [entry["step"] for entry in Run(place / "run").metrics()]}
+
+    def words(place: Path) -> list[str]:
+        return ["train", str(source), *TRAIN, "--out", str(place / "run")]
+
+    return Work("training", words, lambda place: place.mkdir(parents=True), check, outcome)
+
+
+def evaluation(trained: Path) -> Work:
+    """Over an older evaluation of the same name."""
+    name = "evaluations/grad-ada-last.json"
+
+    def prepare(place: Path) -> None:
+        _copy(trained, place / "run")
+        (place / "older.json").write_bytes((place / "run" / name).read_bytes())
+
+    def check(place: Path, expected: Outcome) -> None:
+        same(checkpoints_of(place / "run"), checkpoints_of(trained), "the run")
+        try:
+            found = [evaluation.to_json()["results"] for evaluation in load_evaluations(Run(place / "run"))]
+        except DropError as error:
+            raise Lost(f"after the kill: {error}") from error
+        known = (json.loads((place / "older.json").read_text())["results"], expected["results"])
+        if len(found) != 1 or found[0] not in known:
+            raise Lost("the evaluation is neither the older nor the new one")
+
+    def outcome(place: Path) -> Outcome:
+        return {"results": json.loads((place / "run" / name).read_text())["results"]}  # times differ
+
+    def words(place: Path) -> list[str]:
+        return ["evaluate", str(place / "run"), "--rule=grad-ada", "--episodes=2"]
+
+    return Work("evaluation", words, prepare, check, outcome)
+
+
+def fine_tuning(trained: Path) -> Work:
+    folder = "run/finetune/policy"
+
+    def check(place: Path, expected: Outcome) -> None:
+        same(checkpoints_of(place / "run"), checkpoints_of(trained), "the run")
+        for ledger in (place / folder).glob("*.jsonl"):
+            lines = ledger.read_text().splitlines(keepends=True)
+            played = [line for line in lines if line.endswith("\n")]
+            if played != expected[ledger.name].splitlines(keepends=True)[: len(played)]:
+                raise Lost(f"{ledger.name}: an episode that was played is missing or another")
+        for policy in (place / folder).glob("policy*/policy.json"):
+            try:
+                load_policy(policy.parent)
+            except DropError as error:
+                raise Lost(f"after the kill: {error}") from error
+
+    def outcome(place: Path) -> Outcome:
+        found = place / folder
+        ledgers = {path.name: path.read_text() for path in found.glob("*.jsonl")}
+        policies = {str(p.relative_to(found)): digest(p) for p in found.glob("policy*/*")}
+        return ledgers | policies | {"result": json.loads((found / "result.json").read_text())}
+
+    def words(place: Path) -> list[str]:
+        return ["finetune", str(place / "run"), "--level=policy", f"--budget={BUDGET}", "--episodes=1"]
+
+    return Work("fine-tuning", words, lambda place: _copy(trained, place / "run"), check, outcome)
+
+
+def export(trained: Path, older: Path) -> Work:
+    """Over an older policy, of another seed: its folder and its ONNX file, made before in `older`."""
+
+    def prepare(place: Path) -> None:
+        _copy(trained, place / "run")
+        _copy(older, place / "shipped")
+
+    def check(place: Path, expected: Outcome) -> None:
+        shipped = place / "shipped"
+        try:
+            seed = load_policy(shipped / "policy").origin.seed
+        except DropError as error:
+            raise Lost(f"after the kill: {error}") from error
+        if seed not in (0, 1):
+            raise Lost("the policy is neither the older nor the new one")
+        if digest(shipped / "policy.onnx") not in (digest(older / "policy.onnx"), expected["policy.onnx"]):
+            raise Lost("the ONNX file is neither the older nor the new one")
+
+    def words(place: Path) -> list[str]:
+        return export_words(place / "run", place / "shipped", seed=0)
+
+    return Work("export", words, prepare, check, lambda place: tree(place / "shipped"))
+
+
+def export_words(run: Path, to: Path, seed: int) -> list[str]:
+    return ["export", str(run), f"--seed={seed}", "--out", str(to / "policy"), "--onnx", str(to / "policy.onnx")]
+
+
+def _copy(source: Path, target: Path) -> None:
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns("*.lock"))

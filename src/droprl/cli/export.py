@@ -1,0 +1,44 @@
+"""`drop export`: one seed's policy, as a folder for droprl or as an ONNX file for everything else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from droprl.cli.evaluate import AdaptationOptions
+from droprl.cli.options import Folder, parse
+from droprl.errors import DropError
+from droprl.policy import load_policy
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """Save one seed's policy: weights, embeddings, normaliser, bounds and settings."""
+
+    run: Folder
+    """The folder that `drop train` made, or an earlier `drop export --out`."""
+    out: Path | None = None
+    """A policy folder, for droprl.load_policy."""
+    onnx: Path | None = None
+    """One ONNX file with the whole test-time ascent inside, for onnxruntime: needs no JAX and no droprl."""
+    seed: int | None = None
+    """Which seed; by default the first."""
+    adaptation: AdaptationOptions = field(default_factory=AdaptationOptions)
+
+
+def export(words: list[str]) -> None:
+    options = parse(ExportOptions, "export", words)
+    if options.out is None and options.onnx is None:
+        raise DropError("nothing to write: give --out FOLDER, --onnx FILE, or both")
+    policy = load_policy(options.run, seed=options.seed, **options.adaptation.chosen())
+    if options.out is not None:
+        path = policy.save(options.out)
+        print(f"{path}: use it with droprl.load_policy({str(path)!r}).act(observation)")
+    if options.onnx is not None:
+        from droprl.deploy import export_onnx
+
+        made = export_onnx(policy, options.onnx)
+        print(
+            f"{made.path}: {made.size / 1e6:.1f} MB, {', '.join(made.inputs)} → {', '.join(made.outputs)}; "
+            f"its actions differ from the policy's by {made.largest_difference:.1g} at most"
+        )

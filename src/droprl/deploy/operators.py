@@ -1,0 +1,293 @@
+"""JAX's primitives in ONNX's operators, one rule a primitive: shapes, reductions, products, look-ups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from droprl.deploy.elementwise import held_together
+from droprl.deploy.graph import Graph, Shape, Tensor, is_number
+from droprl.errors import DropError
+
+Rule = Callable[..., "Tensor | list[Tensor]"]
+
+# --- shapes ---
+
+
+def _broadcast(graph: Graph, equation: Any, x: Tensor, *_: Tensor) -> Tensor:
+    """Nothing is repeated yet: only the axes are put in their places."""
+    shape = equation.outvars[0].aval.shape
+    held: list[Any] = [1] * len(shape)
+    for axis, place in enumerate(equation.params["broadcast_dimensions"]):
+        held[place] = x.held[axis]
+    return graph.reshaped(x, shape, tuple(held))
+
+
+def _reshape(graph: Graph, equation: Any, x: Tensor, *_: Tensor) -> Tensor:
+    return graph.reshaped(x, equation.outvars[0].aval.shape)
+
+
+def _squeeze(graph: Graph, equation: Any, x: Tensor) -> Tensor:
+    return _without(graph, x, equation.params["dimensions"], equation.outvars[0].aval.shape)
+
+
+def _transpose(graph: Graph, equation: Any, x: Tensor) -> Tensor:
+    return graph.transposed(x, equation.params["permutation"])
+
+
+def _slice(graph: Graph, equation: Any, x: Tensor) -> Tensor:
+    parameters = equation.params
+    steps = parameters["strides"] or (1,) * len(x.shape)
+    if any(step != 1 for step in steps):
+        raise DropError("the policy takes every n-th row of an array: it cannot be exported")
+    for axis, (start, stop) in enumerate(zip(parameters["start_indices"], parameters["limit_indices"], strict=True)):
+        x = _cut(graph, x, axis, start, stop)
+    return x
+
+
+def _cut(graph: Graph, x: Tensor, axis: int, start: int, stop: Any) -> Tensor:
+    if not is_number(stop) or (start == 0 and stop == x.shape[axis]):  # the batch is never cut
+        return x
+    shape = (*x.shape[:axis], stop - start, *x.shape[axis + 1 :])
+    if x.held[axis] != x.shape[axis]:
+        return x.repeated_to(shape)  # a part of a repetition is a shorter one
+    held = (*x.held[:axis], stop - start, *x.held[axis + 1 :])
+    if x.constant is not None:
+        return graph.constant(x.constant[(slice(None),) * axis + (slice(start, stop),)], shape)
+    numbers = [graph.constant(np.array([number], np.int64)) for number in (start, stop, axis)]
+    return graph.one("Slice", [x, *numbers], shape, x.dtype, held)
+
+
+def _split(graph: Graph, equation: Any, x: Tensor) -> list[Tensor]:
+    ends = np.cumsum([0, *equation.params["sizes"]]).tolist()
+    axis = equation.params["axis"]
+    return [_cut(graph, x, axis, start, stop) for start, stop in pairwise(ends)]
+
+
+def _concatenate(graph: Graph, equation: Any, *parts: Tensor) -> Tensor:
+    """Along the other axes what repeats itself in all parts goes on doing so."""
+    axis, aval = equation.params["dimension"], equation.outvars[0].aval
+    return _joined(graph, list(parts), axis, aval.shape)
+
+
+def _stack(graph: Graph, equation: Any, *parts: Tensor) -> Tensor:
+    axis, shape = equation.params["axis"], equation.outvars[0].aval.shape
+    row = (*shape[:axis], 1, *shape[axis + 1 :])
+    rows = [graph.reshaped(part, row, (*part.held[:axis], 1, *part.held[axis:])) for part in parts]
+    return _joined(graph, rows, axis, shape)
+
+
+def _joined(graph: Graph, parts: list[Tensor], axis: int, shape: Shape) -> Tensor:
+    together = held_together(parts, len(shape))
+    axes = {axis} | {i for i, dim in enumerate(together) if dim == shape[i]}
+    whole = [graph.expanded(part, axes) for part in parts]
+    held = tuple(shape[i] if i in axes else dim for i, dim in enumerate(together))
+    constants = [part.constant for part in whole if part.constant is not None]
+    if len(constants) == len(whole):
+        return graph.constant(np.concatenate(constants, axis), shape)
+    return graph.one("Concat", whole, shape, whole[0].dtype, held, axis=int(axis))
+
+
+def _pad(graph: Graph, equation: Any, x: Tensor, filler: Tensor) -> Tensor:
+    """As a derivative of slices and concatenations has it: rows before and behind, never between."""
+    config = equation.params["padding_config"]
+    if any(between or min(before, behind) < 0 for before, behind, between in config):
+        raise DropError("the policy pads an array between its rows: it cannot be exported")
+    shape = x.shape
+    for axis, (before, behind, _) in enumerate(config):
+        sizes = [(*shape[:axis], size, *shape[axis + 1 :]) for size in (before, behind)]
+        ends = [graph.reshaped(filler, size, (1,) * len(size)) for size in sizes]
+        parts = [part for part in (ends[0], x, ends[1]) if part.shape[axis] != 0]
+        shape = (*shape[:axis], shape[axis] + before + behind, *shape[axis + 1 :])
+        x = _joined(graph, parts, axis, shape) if len(parts) > 1 else x
+    return x
+
+
+# --- over an axis ---
+
+
+def _reduction(operator: str) -> Rule:
+    def rule(graph: Graph, equation: Any, x: Tensor) -> Tensor:
+        axes, shape = [int(axis) for axis in equation.params["axes"]], equation.outvars[0].aval.shape
+        x = graph.expanded(x, axes)
+        if any(x.shape[axis] != 1 for axis in axes):  # what it is reduced to keeps its axes: often they are wanted back
+            ones = (tuple(1 if i in axes else dim for i, dim in enumerate(dims)) for dims in (x.shape, x.held))
+            x = graph.one(operator, [x, _indices(graph, axes)], next(ones), x.dtype, next(ones), keepdims=1)
+        return _without(graph, x, axes, shape)
+
+    return rule
+
+
+def _any(graph: Graph, equation: Any, x: Tensor) -> Tensor:
+    """A repetition holds something true if what is repeated does."""
+    axes, shape = [int(axis) for axis in equation.params["axes"]], equation.outvars[0].aval.shape
+    held = tuple(dim for axis, dim in enumerate(x.held) if axis not in axes)
+    if x.constant is not None:
+        return graph.constant(x.constant.any(axis=tuple(axes)), shape)
+    numbers = graph.cast(x, np.int32)
+    most = graph.one("ReduceMax", [numbers, _indices(graph, axes)], shape, np.int32, held, keepdims=0)
+    return graph.cast(most, bool)
+
+
+def _argmax(graph: Graph, equation: Any, x: Tensor) -> Tensor:
+    aval, (axis,) = equation.outvars[0].aval, equation.params["axes"]
+    found = graph.one("ArgMax", [graph.expanded(x)], aval.shape, np.int64, axis=int(axis), keepdims=0)
+    return graph.cast(found, aval.dtype)
+
+
+def _top_k(graph: Graph, equation: Any, x: Tensor) -> list[Tensor]:
+    values, indices = (variable.aval for variable in equation.outvars)
+    axis = int(equation.params.get("axis", len(x.shape) - 1))
+    like = [Tensor(values.shape, values.dtype, values.shape), Tensor(values.shape, np.dtype(np.int64), values.shape)]
+    best, found = graph.emit("TopK", [graph.expanded(x), _indices(graph, [equation.params["k"]])], like, axis=axis)
+    return [best, graph.cast(found, indices.dtype)]
+
+
+def _indices(graph: Graph, numbers: Sequence[int]) -> Tensor:
+    return graph.constant(np.array(numbers, np.int64))
+
+
+# --- products ---
+
+
+def _dot(graph: Graph, equation: Any, a: Tensor, b: Tensor) -> Tensor:
+    (a_summed, b_summed), (a_batch, b_batch) = equation.params["dimension_numbers"]
+    aval = equation.outvars[0].aval
+    a_free, b_free = (
+        [axis for axis in range(len(x.shape)) if axis not in (*summed, *batch)]
+        for x, summed, batch in ((a, a_summed, a_batch), (b, b_summed, b_batch))
+    )
+    plain = not a_batch and len(a_summed) == 1
+    if plain and len(b_free) <= 1:
+        return _matrix_product(graph, a, a_free, a_summed, b, b_free, b_summed)
+    if plain and len(a_free) <= 1:
+        product = _matrix_product(graph, b, b_free, b_summed, a, a_free, a_summed)
+        last = len(b_free)
+        return graph.transposed(product, [*([last] if a_free else []), *range(last)])
+    a = graph.transposed(graph.expanded(a), (*a_batch, *a_free, *a_summed))
+    b = graph.transposed(graph.expanded(b), (*b_batch, *b_summed, *b_free))
+    first, n_summed = len(a_batch), len(a_summed)
+    shared, summed = a.shape[:first], _product(a.shape[len(a.shape) - n_summed :])
+    rows, columns = _product(a.shape[first : len(a.shape) - n_summed]), _product(b.shape[first + n_summed :])
+    a, b = graph.reshaped(a, (*shared, rows, summed)), graph.reshaped(b, (*shared, summed, columns))
+    return graph.reshaped(graph.one("MatMul", [a, b], (*shared, rows, columns), aval.dtype), aval.shape)
+
+
+def _matrix_product(
+    graph: Graph,
+    x: Tensor,
+    x_free: Sequence[int],
+    x_summed: Sequence[int],
+    weights: Tensor,
+    free: Sequence[int],
+    summed: Sequence[int],
+) -> Tensor:
+    """Of any number of rows with one matrix: the axes (x_free, free)."""
+    x = graph.transposed(graph.expanded(x, x_summed), (*x_free, *x_summed))
+    weights = graph.transposed(graph.expanded(weights), (*summed, *free))
+    shape, held = ((*dims[:-1], *weights.shape[1:]) for dims in (x.shape, x.held))
+    if x.constant is not None and weights.constant is not None:
+        return graph.constant(x.constant @ weights.constant, shape)
+    return graph.one("MatMul", [x, weights], shape, x.dtype, held)
+
+
+def _product(dims: Sequence[Any]) -> Any:
+    """Of the symbol of a batch too, which numpy does not multiply."""
+    total: Any = 1
+    for dim in dims:
+        total = total * dim
+    return total
+
+
+# --- look-ups ---
+
+
+def _gather(graph: Graph, equation: Any, x: Tensor, indices: Tensor) -> Tensor:
+    """A part at places that are known; or rows of one axis, all of each; or a row of every batch entry's own array."""
+    numbers, sizes = equation.params["dimension_numbers"], equation.params["slice_sizes"]
+    searched, batch = numbers.start_index_map, numbers.operand_batching_dims
+    if indices.constant is not None and indices.constant.size == len(searched) and not batch:
+        for axis, start in zip(searched, indices.constant.ravel(), strict=True):
+            x = _cut(graph, x, axis, int(start), int(start) + sizes[axis])
+        return _without(graph, x, numbers.collapsed_slice_dims, equation.outvars[0].aval.shape)
+    single = [axis for axis in searched if sizes[axis] == 1]
+    axis = int(next((axis for axis in single if x.shape[axis] != 1), single[0] if single else -1))
+    others = [i for i in range(len(x.shape)) if i != axis and i not in batch]
+    leading = tuple(range(len(batch)))
+    if axis < 0 or any(is_number(x.shape[i]) and sizes[i] != x.shape[i] for i in others):
+        raise DropError("the policy looks up parts of several rows at once: it cannot be exported")
+    if batch and (
+        tuple(batch) != leading or tuple(numbers.start_indices_batching_dims) != leading or axis != len(batch)
+    ):
+        raise DropError("the policy looks up rows of a batch along a later axis: it cannot be exported")
+    column = list(searched).index(axis)
+    places = _cut(graph, graph.expanded(indices), len(indices.shape) - 1, column, column + 1)
+    return _rows(graph, equation, graph.expanded(x), graph.cast(places, np.int64), axis)
+
+
+def _rows(graph: Graph, equation: Any, x: Tensor, places: Tensor, axis: int) -> Tensor:
+    numbers, aval = equation.params["dimension_numbers"], equation.outvars[0].aval
+    looked = places.shape[:-1]
+    before = () if numbers.operand_batching_dims else x.shape[:axis]  # a batch is part of the places
+    shape = (*before, *looked, *x.shape[axis + 1 :])
+    if numbers.operand_batching_dims:
+        found = graph.one("GatherND", [x, places], shape, x.dtype, batch_dims=axis)
+    else:
+        found = graph.one("Gather", [x, graph.reshaped(places, looked)], shape, x.dtype, axis=axis)
+    of_rows = iter([*range(len(before)), *range(len(before) + len(looked), len(shape))])
+    of_places = iter(range(len(before), len(before) + len(looked)))
+    kept = [i for i in range(len(x.shape)) if i not in numbers.operand_batching_dims]
+    kept = [i for i in kept if i not in numbers.collapsed_slice_dims]
+    order = []  # a row that is not collapsed leaves an axis of one behind, which the reshape puts in
+    for place in range(len(aval.shape)):
+        if place not in numbers.offset_dims:
+            order.append(next(of_places))
+        elif kept.pop(0) != axis:
+            order.append(next(of_rows))
+    return graph.reshaped(graph.transposed(found, order), aval.shape)
+
+
+def _without(graph: Graph, x: Tensor, axes: Sequence[int], shape: Shape) -> Tensor:
+    return graph.reshaped(x, shape, tuple(dim for axis, dim in enumerate(x.held) if axis not in axes))
+
+
+def _scatter(graph: Graph, equation: Any, x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
+    """One row of one axis, at a place that is known, takes other values or has them added."""
+    numbers = equation.params["dimension_numbers"]
+    axes = tuple(numbers.scatter_dims_to_operand_dims)
+    if len(axes) != 1 or tuple(numbers.inserted_window_dims) != axes or indices.constant is None:
+        raise DropError("the policy writes into several places of an array: it cannot be exported")
+    axis, at = int(axes[0]), int(indices.constant.item())
+    shape = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
+    row = graph.reshaped(updates, shape, (*updates.held[:axis], 1, *updates.held[axis:]))
+    if equation.primitive.name == "scatter-add":
+        row = graph.one("Add", [graph.expanded(_cut(graph, x, axis, at, at + 1)), row], shape, x.dtype)
+    ends = [_cut(graph, x, axis, 0, at), row, _cut(graph, x, axis, at + 1, x.shape[axis])]
+    return _joined(graph, [part for part in ends if part.shape[axis] != 0], axis, x.shape)
+
+
+RULES: dict[str, Rule] = {
+    "broadcast_in_dim": _broadcast,
+    "reshape": _reshape,
+    "squeeze": _squeeze,
+    "transpose": _transpose,
+    "slice": _slice,
+    "split": _split,
+    "concatenate": _concatenate,
+    "stack": _stack,
+    "pad": _pad,
+    "reduce_sum": _reduction("ReduceSum"),
+    "reduce_max": _reduction("ReduceMax"),
+    "reduce_min": _reduction("ReduceMin"),
+    "reduce_or": _any,
+    "argmax": _argmax,
+    "top_k": _top_k,
+    "dot_general": _dot,
+    "gather": _gather,
+    "scatter": _scatter,
+    "scatter-add": _scatter,
+}
+STRUCTURAL = ("broadcast_in_dim", "transpose")  # of a constant too: its repetition or transpose is not stored

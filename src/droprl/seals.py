@@ -1,0 +1,54 @@
+"""JSON that holds its own checksum: what describes a run, a checkpoint, a policy or a dataset is this or is refused."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from droprl.errors import DropError, reason
+
+FORMAT = 2  # of sealed files; format 1 had no seal
+RESTORE = "restore the file or train again"
+_BLANK = "0" * 64  # stands where the seal will be while it is computed
+
+
+def digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def sealed(content: dict[str, Any]) -> bytes:
+    """JSON that holds the checksum of all its other bytes: no changed bit passes for a setting."""
+    blank = json.dumps({"format": FORMAT, "seal": _BLANK, **content}, indent=2, allow_nan=False).encode() + b"\n"
+    return blank.replace(_BLANK.encode(), digest(blank).encode(), 1)
+
+
+def read_sealed(path: Path, remedy: str = RESTORE) -> dict[str, Any]:
+    """What `sealed` made, if it is still that. Files of format 1, which had no seal, are taken as they are."""
+    raw, content = _read(path, remedy)
+    if not isinstance(content, dict):
+        raise DropError(f"{path}: is damaged (it holds no settings): {remedy}")
+    seal, found = content.pop("seal", None), content.pop("format", 1)
+    if seal is None and found == 1:
+        return content
+    if found not in (1, FORMAT):
+        raise DropError(f"{path}: is not of format {FORMAT}: another version of droprl wrote it, or it is damaged")
+    if digest(raw.replace(str(seal).encode(), _BLANK.encode(), 1)) != seal:
+        raise DropError(f"{path}: is damaged or was edited (its checksum differs): {remedy}")
+    return content
+
+
+def read_json(path: Path) -> Any:
+    return _read(path, RESTORE)[1]
+
+
+def _read(path: Path, remedy: str) -> tuple[bytes, Any]:
+    """The bytes, and what they say."""
+    try:
+        raw = path.read_bytes()
+        return raw, json.loads(raw.decode("utf-8"))
+    except FileNotFoundError:
+        raise DropError(f"{path}: not found: is this a run or policy folder?") from None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise DropError(f"{path}: cannot be read ({reason(error)}): {remedy}") from error
