@@ -28,7 +28,7 @@ class SelectOptions:
     """A folder for the runs, one for each N, and selection.json. The same command goes on where it stopped."""
     n_sub_tasks: tuple[int, ...] = (5, 10, 20, 50, 100)
     """The N to choose from; those beyond the number of trajectories are left out. M follows: equal sizes."""
-    ascent_steps: tuple[int, ...] = (10,)
+    ascent_steps: tuple[int, ...] = (5,)
     """The K to choose from; they need no training of their own."""
     budget: int = 0
     """Episodes that may be played, all together. 0 plays none and trusts fitted Q evaluation; otherwise the paper's
