@@ -48,12 +48,17 @@ class Adaptation:
     """Let grad-ada also ascend from the z* of the episode's last inference."""
     reinference_interval: int = 1
     """m of DROP(m): best-ada and grad-ada infer z anew every m steps."""
+    guard: bool = False
+    """Fall back to a sub-task's own z where z or the state is farther out than the data supports."""
+    guard_quantile: float = 0.999
+    """A state is too far out when it is farther from the data than this share of the data's own states."""
 
     def __post_init__(self) -> None:
         require(self, "at least 0", "ascent_steps", "tolerance")
         require(self, "at least 1", "halve_every")
         require(self, "at least 1", "starts", "reinference_interval")
         require(self, "above 0", "step_size", "trust_radius")
+        require(self, "above 0 and at most 1", "guard_quantile")
 
 
 class Inferred(NamedTuple):

@@ -15,7 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from droprl.adapt.inference import Adaptation, Inferred, infer
+from droprl.adapt.guard import Guard
+from droprl.adapt.inference import Adaptation, Inferred, Score, infer
 from droprl.networks import AnyScoreModel, BehaviorPolicy, score_of_behavior
 
 Carry = Any
@@ -65,6 +66,7 @@ class Episode(NamedTuple):
 
     step: Array
     inferred: Inferred
+    guarded: Array | None = None  # whether the guard chose that embedding; None where there is no guard
 
 
 class AdaptivePolicy(eqx.Module):
@@ -75,40 +77,48 @@ class AdaptivePolicy(eqx.Module):
     embeddings: Array  # (N, embedding_size)
     adaptation: Adaptation = eqx.field(static=True)
     sample_actions: bool = eqx.field(static=True)
+    guard: Guard | None = None
 
     def start(self, n: int) -> Episode:
         z = jnp.zeros((n, self.embeddings.shape[1]), self.embeddings.dtype)
-        return Episode(jnp.zeros(n, jnp.int32), Inferred(z, jnp.zeros(n, z.dtype), jnp.zeros(n, jnp.int32)))
+        guarded = None if self.guard is None else jnp.zeros(n, bool)
+        inferred = Inferred(z, jnp.zeros(n, z.dtype), jnp.zeros(n, jnp.int32))
+        return Episode(jnp.zeros(n, jnp.int32), inferred, guarded)
 
     def act(self, carry: Episode, observations: Array, key: Array) -> tuple[Episode, Array]:
         due = carry.step == 0
         if self.adaptation.rule in ("best-ada", "grad-ada"):
             due = carry.step % self.adaptation.reinference_interval == 0
         # The whole batch skips the search when no episode is due, which is what makes DROP(m) cheap.
-        inferred = jax.lax.cond(
-            jnp.any(due), lambda: jax.vmap(self._infer_after)(observations, carry), lambda: carry.inferred
-        )
-        inferred = jax.tree.map(
-            lambda new, old: jnp.where(due.reshape(due.shape + (1,) * (new.ndim - 1)), new, old),
-            inferred,
-            carry.inferred,
+        before = carry.inferred, carry.guarded
+        found = jax.lax.cond(jnp.any(due), lambda: jax.vmap(self._infer_after)(observations, carry), lambda: before)
+        inferred, stepped_in = jax.tree.map(
+            lambda new, old: jnp.where(due.reshape(due.shape + (1,) * (new.ndim - 1)), new, old), found, before
         )
         actions = _actions(self.behavior_policy, observations, inferred.z, key, self.sample_actions)
-        return Episode(carry.step + 1, inferred), actions
+        return Episode(carry.step + 1, inferred, stepped_in), actions
 
-    def _infer_after(self, observation: Array, episode: Episode) -> Inferred:
+    def _infer_after(self, observation: Array, episode: Episode) -> tuple[Inferred, Array | None]:
         began = Inferred(self.embeddings[0], jnp.zeros((), self.embeddings.dtype), jnp.zeros((), jnp.int32))
         last = jax.tree.map(lambda new, old: jnp.where(episode.step == 0, new, old), began, episode.inferred)
-        return self.infer(observation, last)
+        found = self.infer(observation, last)
+        if self.guard is None:
+            return found, None
+        held = jnp.where(episode.step == 0, found.z, last.z)
+        return self.guard.checked(observation, found, held, self.score_at(observation), self.embeddings)
 
     def infer(self, observation: Array, last: Inferred | None = None) -> Inferred:
-        """z*(s) for one state."""
+        """z*(s) for one state, unguarded."""
+        return infer(self.score_at(observation), self.embeddings, self.adaptation, last)
+
+    def score_at(self, observation: Array) -> Score:
+        """z ↦ f(s, β(s, z), z)."""
         encoded = self.behavior_policy.encode(observation)
 
         def score(z: Array) -> Array:
             return score_of_behavior(self.score_model, self.behavior_policy, observation, encoded, z)
 
-        return infer(score, self.embeddings, self.adaptation, last)
+        return score
 
 
 def _actions(behavior_policy: BehaviorPolicy, observations: Array, z: Array, key: Array, sample_actions: bool) -> Array:

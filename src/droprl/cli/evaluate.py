@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+import tyro
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
@@ -43,9 +44,14 @@ class AdaptationOptions:
     """Let grad-ada also ascend from the last state's z*."""
     reinference_interval: int | None = None
     """m of DROP(m): infer z anew every m steps."""
+    guard: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Fall back to a sub-task's own z where z or the state is farther out than the data supports."""
+    guard_quantile: float | None = None
+    """With --guard: a state is too far out that is farther from the data than this share of the data's own states."""
 
     def chosen(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if value is not None}
+        given = vars(self) | {"guard": self.guard or None}
+        return {name: value for name, value in given.items() if value is not None}
 
 
 @dataclass(frozen=True)
