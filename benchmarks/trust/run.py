@@ -2,8 +2,8 @@
 
 Without --data in maze2d-umaze, made on the spot; with it on that file. Trains DROP with and without the constraint
 (small preset), then plays with right and with corrupted observations, with restrained and unrestrained ascent, guarded
-and not. Every episode is kept in results/DATASET.json, and a play that is there is not made again; `--table` prints what
-is there, and no more.
+and not. Every episode is kept in results/DATASET.json, and a play that is there is not made again; `--table` prints
+what is there, and no more.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def show(found: dict[str, Any]) -> None:
     console = Console(width=140)
     headings = ("play", "score", "95 % of IQM", "far states", "guard steps in", "guarded − unguarded, same episodes")
     table = Table(*headings, title=f"{found['dataset']}", box=MARKDOWN)
-    for name, results in found["plays"].items():
+    for name, results in ((p.name, found["plays"][p.name]) for p in plays() if p.name in found["plays"]):
         scores = [np.array(r["scores"]) for r in results]
         low, high = bootstrap_interval([s.tolist() for s in scores])
         plain = found["plays"].get(name.removesuffix(", guarded"))
