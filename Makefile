@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test lint clean
+.PHONY: setup demo test lint bench clean
 
 setup: .venv/.ready
 
@@ -23,5 +23,16 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+bench: .venv-bench/.ready  ## every promised speed as a ratio inside one run, beside PyTorch and d3rlpy
+	.venv-bench/bin/python benchmarks/speed/bench.py
+
+.venv-bench/.ready: pyproject.toml
+	$(PYTHON) -m venv .venv-bench
+	.venv-bench/bin/pip install --quiet --upgrade pip
+	.venv-bench/bin/pip install --quiet torch --index-url https://download.pytorch.org/whl/cpu || .venv-bench/bin/pip install --quiet torch
+	.venv-bench/bin/pip install --quiet --editable '.[robotics]' tqdm click structlog colorama dataclasses-json scikit-learn
+	.venv-bench/bin/pip install --quiet --no-deps d3rlpy==2.8.1 gym==0.26.2 gym-notices==0.1.0 cloudpickle  # it asks for an old Gymnasium
+	touch $@
+
 clean:
-	rm -rf .venv demo runs .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-bench demo runs .mypy_cache .ruff_cache .pytest_cache .hypothesis

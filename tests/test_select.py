@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
 import gymnasium
 import jax.numpy as jnp
 import numpy as np
@@ -27,11 +28,10 @@ QUICK = FQE(width=32, steps=3_000, batch_size=128, discount=GAMMA)
 LENGTH = 5
 
 
-class Chosen:
+class Chosen(eqx.Module):
     """A policy of one line: the action as a function of the first and the present state of the episode."""
 
-    def __init__(self, rule: Any) -> None:
-        self.rule = rule
+    rule: Any = eqx.field(static=True)
 
     def start(self, n: int) -> Any:
         return jnp.zeros(n, bool), jnp.zeros(n)  # (under way, the first state's first number)

@@ -99,7 +99,7 @@ def test_distance_is_that_to_the_nearest_prototype(support: Support) -> None:
 def test_the_share_counts_the_levels_that_lie_nearer(support: Support) -> None:
     levels = np.asarray(support.levels)
     for distance in (0.0, levels[0], levels[500], (levels[500] + levels[501]) / 2, levels[-1], 1e9):
-        assert float(support.share_nearer(distance)) == pytest.approx(np.sum(levels < distance) / LEVELS)
+        assert float(support.share_nearer(jnp.asarray(distance))) == pytest.approx(np.sum(levels < distance) / LEVELS)
     assert float(support.share_nearer(jnp.asarray(0.0))) == 0
     assert float(support.share_nearer(jnp.asarray(1e9))) == 1
 

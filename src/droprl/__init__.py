@@ -14,7 +14,7 @@ from droprl.version import __version__
 if TYPE_CHECKING:
     from droprl.adapt import Adaptation
     from droprl.algorithms import BC, DDROP, DROP, DT, FBC, COMs, DropCVAE, Onestep, RvS
-    from droprl.data import Dataset, from_arrays, load_dataset
+    from droprl.data import Dataset, from_arrays, load_dataset, map_dataset
     from droprl.evaluation import Evaluation, evaluate
     from droprl.finetuning import FineTuning, finetune
     from droprl.policy import load_policy
@@ -43,6 +43,7 @@ __all__ = [
     "from_arrays",
     "load_dataset",
     "load_policy",
+    "map_dataset",
 ]
 
 _HOME = {
@@ -59,6 +60,7 @@ _HOME = {
     "Dataset": "data",
     "from_arrays": "data",
     "load_dataset": "data",
+    "map_dataset": "data",
     "Evaluation": "evaluation",
     "evaluate": "evaluation",
     "FineTuning": "finetuning",

@@ -144,7 +144,7 @@ def embedding_box(embeddings: Array) -> tuple[Array, Array]:
 
 def _starts(scores: Array, adaptation: Adaptation) -> Array:
     if adaptation.starts is None or adaptation.starts >= scores.shape[0]:
-        return jnp.arange(scores.shape[0])
+        return jnp.arange(scores.shape[0], dtype=jnp.int32)
     return jax.lax.top_k(scores, adaptation.starts)[1]
 
 

@@ -20,9 +20,10 @@ from jax import Array
 from droprl.algorithms.diagnostics import Check, return_check
 from droprl.algorithms.protocol import Metrics
 from droprl.data.dataset import Dataset
+from droprl.data.returns import returns_spread
 from droprl.data.scaling import fit_scaling
 from droprl.data.transitions import Prepared, Spec
-from droprl.data.windows import Window, Windows, probe_windows, returns_to_go, window_table
+from droprl.data.windows import Window, disk_windows, probe_windows, window_table
 from droprl.errors import DropError, SettingError, require
 
 T = TypeVar("T", int, float)
@@ -253,16 +254,16 @@ class DT:
     def resolve(self, dataset: Dataset) -> Self:
         scale = self.return_scale
         if scale is None:
-            spread = float(np.std(returns_to_go(dataset)))
+            spread = returns_spread(dataset, 1.0)
             scale = spread if spread > 1e-8 else 1.0
         target = float(np.max(dataset.returns)) if self.target_return is None else self.target_return
         longest = self.longest_episode or min(int(np.max(dataset.lengths)), MOST_CLOCKS)
         return replace(self, return_scale=scale, target_return=target, longest_episode=longest)
 
-    def prepare(self, dataset: Dataset) -> Prepared[Windows]:
+    def prepare(self, dataset: Dataset) -> Prepared:
         scaling = fit_scaling(dataset, self.normalize_observations)
         scale = _resolved(self.return_scale, "return_scale")
-        table = window_table(dataset, scaling, self.context, scale)
+        table = (disk_windows if dataset.on_disk else window_table)(dataset, scaling, self.context, scale)
         return Prepared(
             spec=Spec(dataset.observation_size, dataset.action_size, 1),
             scaling=scaling,

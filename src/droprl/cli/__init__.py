@@ -15,6 +15,7 @@ HELP = f"""drop {__version__}: offline reinforcement learning that keeps optimis
   drop demo                 make a maze, train BC, F-BC and DROP on it, compare them, write a report: some minutes
   drop data info SOURCE     what is in a dataset, and how each rule would cut it into sub-tasks
   drop data make MAZE       make maze2d-umaze, maze2d-medium or maze2d-large, with no download
+  drop data map SOURCE      write a dataset as a folder that training reads from the disk: for data beyond memory
   drop train SOURCE         train an algorithm; the same command resumes
   drop evaluate RUN         play a trained run or a saved policy in its task
   drop finetune RUN         go on in the task: choose a checkpoint, the ascent steps, or train on, within a budget
@@ -23,7 +24,7 @@ HELP = f"""drop {__version__}: offline reinforcement learning that keeps optimis
   drop report RUN [RUN …]   one self-contained HTML page for runs of one dataset, or for the folder of a suite
   drop export RUN           save one seed's policy as a folder of its own
 
-SOURCE is a D4RL .hdf5 file, an .npz file, a Minari id, or several joined with +.
+SOURCE is a D4RL .hdf5 file, an .npz file, a Minari id, several joined with +, or a folder that `drop data map` made.
 Every command explains its options with --help. --debug shows the traceback of an error.
 """
 
@@ -73,7 +74,7 @@ def _run(words: list[str]) -> None:
             command(words[length:])
             return
     if words[0] == "data":
-        raise DropError("`drop data` needs `info` or `make`: see `drop --help`")
+        raise DropError("`drop data` needs `info`, `make` or `map`: see `drop --help`")
     raise DropError(f"there is no command {words[0]!r}: see `drop --help`")
 
 
@@ -87,6 +88,12 @@ def _data_make(words: list[str]) -> None:
     from droprl.cli.data import make
 
     make(words)
+
+
+def _data_map(words: list[str]) -> None:
+    from droprl.cli.data import map_source
+
+    map_source(words)
 
 
 def _train(words: list[str]) -> None:
@@ -141,6 +148,7 @@ def _demo(words: list[str]) -> None:
 _COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "data info": _data_info,
     "data make": _data_make,
+    "data map": _data_map,
     "train": _train,
     "evaluate": _evaluate,
     "finetune": _finetune,

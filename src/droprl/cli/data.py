@@ -1,8 +1,10 @@
-"""`drop data info` and `drop data make`."""
+"""`drop data info`, `drop data make` and `drop data map`."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -12,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from droprl.cli.options import Source, SourceOptions, parse, print_json
-from droprl.data import Dataset, save_d4rl
+from droprl.data import Dataset, map_dataset, save_d4rl
 from droprl.data.describe import describe, print_description
 from droprl.data.maze import make_maze_dataset
 
@@ -22,7 +24,7 @@ class Info:
     """What is in a dataset: sizes, returns, and how each rule would cut it into sub-tasks."""
 
     source: Source
-    """A D4RL .hdf5 file, an .npz file, a Minari id, or several joined with +."""
+    """A D4RL .hdf5 file, an .npz file, a Minari id, several joined with +, or a folder of `drop data map`."""
     reading: SourceOptions = field(default_factory=SourceOptions)
     json: bool = False
     """Print one JSON object instead of tables."""
@@ -62,9 +64,41 @@ def make(words: list[str]) -> None:
 
 
 def make_maze(name: str, steps: int, seed: int) -> Dataset:
+    with _bar(f"making {name}") as progress:
+        return make_maze_dataset(name, steps, seed, progress)
+
+
+@dataclass(frozen=True)
+class Map:
+    """Write a dataset as a folder of columns that training reads from the disk: for data larger than memory.
+
+    The folder is then a SOURCE like any other. A D4RL file goes through memory a part at a time, and so does a folder
+    of your own with observations.npy, actions.npy, rewards.npy, terminals.npy and, if you have them, timeouts.npy and
+    next_observations.npy.
+    """
+
+    source: Source
+    """A D4RL .hdf5 file, a folder of .npy columns, an .npz file, a Minari id, or several joined with +."""
+    out: Path
+    """The folder to write."""
+    reading: SourceOptions = field(default_factory=SourceOptions)
+
+
+def map_source(words: list[str]) -> None:
+    options = parse(Map, "data map", words)
+    with _bar(f"mapping {options.source}") as progress:
+        dataset = map_dataset(options.source, options.out, **options.reading.words(), progress=progress)
+    print(
+        f"{options.out}: {dataset.n_steps:,} steps in {dataset.n_episodes:,} episodes; train on it with: "
+        f"drop train {options.out}"
+    )
+
+
+@contextmanager
+def _bar(title: str) -> Iterator[Callable[[int, int], None]]:
     columns = (TextColumn("[bold]{task.description}"), BarColumn(bar_width=24), TaskProgressColumn())
     console = Console(file=sys.stderr)
     left = TimeRemainingColumn(compact=True)
     with Progress(*columns, left, console=console, disable=not console.is_terminal, transient=True) as bar:
-        task = bar.add_task(f"making {name}", total=steps)
-        return make_maze_dataset(name, steps, seed, lambda done, total: bar.update(task, completed=done, total=total))
+        task = bar.add_task(title, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -41,15 +41,12 @@ class SourceOptions:
     """Their upper bounds."""
 
     def load(self, source: str) -> Dataset:
-        return load_dataset(
-            source,
-            download=self.download,
-            env=self.env,
-            goal=self.goal,
-            goal_radius=self.goal_radius,
-            action_low=_number_or_all(self.action_low),
-            action_high=_number_or_all(self.action_high),
-        )
+        return load_dataset(source, **self.words())
+
+    def words(self) -> dict[str, Any]:
+        """As `load_dataset` and `map_dataset` take them."""
+        bounds = {"action_low": _number_or_all(self.action_low), "action_high": _number_or_all(self.action_high)}
+        return vars(self) | bounds
 
 
 def _number_or_all(values: tuple[float, ...] | None) -> float | Sequence[float] | None:
@@ -101,7 +98,7 @@ def use_compilation_cache() -> None:
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     for name, value in (
         ("jax_compilation_cache_dir", str(root / "droprl" / "jax")),
-        ("jax_persistent_cache_min_compile_time_secs", 0.5),
+        ("jax_persistent_cache_min_compile_time_secs", 0.05),
     ):
         jax.config.update(name, value)
         os.environ[name.upper()] = str(value)  # for the processes that this one starts

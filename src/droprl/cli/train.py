@@ -24,7 +24,7 @@ class Train(Generic[A]):
     """Train an algorithm on a dataset. The same command on an unfinished run resumes it."""
 
     source: Source
-    """A D4RL .hdf5 file, an .npz file, a Minari id, or several joined with +."""
+    """A D4RL .hdf5 file, an .npz file, a Minari id, several joined with +, or a folder of `drop data map`."""
     settings: A
     algo: Literal["drop", "drop-cvae", "ddrop", "bc", "fbc", "rvs", "onestep", "dt", "coms"] = "drop"
     """Which algorithm; the options further down are its own."""

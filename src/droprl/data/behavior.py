@@ -10,10 +10,10 @@ import warnings
 from functools import lru_cache
 
 import numpy as np
-from scipy.cluster.vq import kmeans2
 
 from droprl.data.dataset import Dataset
 from droprl.data.decompose import SubTasks
+from droprl.errors import DropError
 
 FEATURES = 64
 PRIOR_STEPS = 100.0  # a trajectory's own steps weigh against this many of the mean behaviour
@@ -24,6 +24,8 @@ RETURN_WEIGHT = 0.2  # one standard deviation of return counts as this many of a
 
 def behavior_sub_tasks(dataset: Dataset, n_sub_tasks: int, at_least: int, seed: int = 0) -> SubTasks:
     """Behavior(N, M): k-means of the trajectories into at most N groups, M trajectories each on average."""
+    if dataset.on_disk:
+        raise DropError("decomposition behavior works on all of the data in memory: choose rank for data on the disk")
     n_groups = max(1, min(n_sub_tasks, dataset.n_episodes // at_least))
     returns = (dataset.returns - dataset.returns.mean()) / max(float(dataset.returns.std()), 1e-9)
     earned = RETURN_WEIGHT * np.sqrt(dataset.action_size) * returns[:, None]
@@ -59,6 +61,8 @@ def behavior_signatures(dataset: Dataset, seed: int = 0) -> np.ndarray:
 
 def _k_means(points: np.ndarray, n_groups: int, rng: np.random.Generator) -> np.ndarray:
     """The group of each point: the tightest of several attempts, as one alone often splits a group and merges two."""
+    from scipy.cluster.vq import kmeans2  # half a second, for the one rule that needs it
+
     tightest, found = np.inf, np.zeros(len(points), int)
     for _ in range(ATTEMPTS):
         with warnings.catch_warnings():

@@ -85,42 +85,65 @@ def checked_dataset(
     copy: bool = False,
 ) -> Dataset:
     """Check everything training relies on. `where` opens every message, `row_label` names a row as its source does."""
-    for key in REQUIRED_KEYS:
-        if arrays.get(key) is None:
-            raise fault(where, f"{key} is missing", _missing_remedy(key))
-    present = {key: numbers(arrays[key], key, where) for key in _present_keys(arrays)}
-    for key, array in present.items():
-        _check_shape(key, array, where)
-    _check_lengths(present, where)
+    check_columns(arrays, where)
+    present = {key: numbers(arrays[key], key, where) for key in present_keys(arrays)}
+    check_shapes(present, where)
+    rows: dict[str, Any] = checked_rows(present, where, row_label, copy)
+    if not (rows["terminals"].any() or rows["timeouts"].any()):
+        raise no_end_fault(where)
+    actions = rows.pop("actions")
 
-    floats = {
-        key: _finite_float32(present[key], key, where, row_label, copy)
-        for key in ("observations", "actions", "rewards", "next_observations")
-        if key in present
-    }
-    terminals = flags(present["terminals"], "terminals", where, row_label)
-    timeouts = np.zeros_like(terminals)
-    if "timeouts" in present:
-        timeouts = flags(present["timeouts"], "timeouts", where, row_label) & ~terminals  # the task's end weighs more
-    if not (terminals.any() or timeouts.any()):
-        raise fault(
-            where,
-            "no episode ends: terminals and timeouts are false in every row",
-            "mark the last step of each episode in terminals or timeouts",
-        )
-    low, high = _action_bounds(floats["actions"], action_low, action_high, env, where, row_label)
+    def fits(low: np.ndarray, high: np.ndarray) -> bool:
+        return not outside(actions, low, high).any()
+
+    low, high = action_bounds(fits, actions.shape[1], action_low, action_high, env, where)
     return Dataset(
-        observations=floats["observations"],
-        actions=np.clip(floats["actions"], low, high),
-        rewards=floats["rewards"],
-        terminals=terminals,
-        timeouts=timeouts,
-        next_observations=floats.get("next_observations"),
+        actions=clipped_actions(actions, low, high, where, row_label),
+        next_observations=rows.pop("next_observations", None),
+        **rows,
         action_low=low,
         action_high=high,
         name=name,
         env=env,
         score_range=checked_score_range(score_range, where),
+    )
+
+
+def check_columns(arrays: Mapping[str, Any], where: str) -> None:
+    """Refuse data that lacks a column."""
+    for key in REQUIRED_KEYS:
+        if arrays.get(key) is None:
+            raise fault(where, f"{key} is missing", _missing_remedy(key))
+
+
+def check_shapes(columns: Mapping[str, Any], where: str) -> None:
+    """Of arrays, or of anything with a shape and a dtype that can be read later."""
+    for key, column in columns.items():
+        _check_shape(key, column, where)
+    _check_lengths(columns, where)
+
+
+def checked_rows(
+    present: Mapping[str, np.ndarray], where: str, row_label: RowLabel, copy: bool = False
+) -> dict[str, np.ndarray]:
+    """These rows of the columns, all of them or a part, as training wants them: finite float32 and booleans."""
+    rows = {
+        key: _finite_float32(present[key], key, where, row_label, copy)
+        for key in ("observations", "actions", "rewards", "next_observations")
+        if key in present
+    }
+    rows["terminals"] = flags(present["terminals"], "terminals", where, row_label)
+    rows["timeouts"] = np.zeros_like(rows["terminals"])
+    if "timeouts" in present:  # the task's end weighs more
+        rows["timeouts"] = flags(present["timeouts"], "timeouts", where, row_label) & ~rows["terminals"]
+    return rows
+
+
+def no_end_fault(where: str) -> DropError:
+    return fault(
+        where,
+        "no episode ends: terminals and timeouts are false in every row",
+        "mark the last step of each episode in terminals or timeouts",
     )
 
 
@@ -217,7 +240,7 @@ def checked_score_range(score_range: tuple[float, float] | None, where: str) -> 
     return low, high
 
 
-def _present_keys(arrays: Mapping[str, Any]) -> list[str]:
+def present_keys(arrays: Mapping[str, Any]) -> list[str]:
     return [key for key in (*REQUIRED_KEYS, *OPTIONAL_KEYS) if arrays.get(key) is not None]
 
 
@@ -277,15 +300,14 @@ def _finite_float32(array: np.ndarray, key: str, where: str, row_label: RowLabel
     raise fault(where, f"{key} {row} is {value}", VALUE_REMEDY)
 
 
-def _action_bounds(
-    actions: np.ndarray, low: Bound, high: Bound, env: str | None, where: str, row_label: RowLabel
+def action_bounds(
+    fits: Callable[[np.ndarray, np.ndarray], bool], size: int, low: Bound, high: Bound, env: str | None, where: str
 ) -> tuple[np.ndarray, np.ndarray]:
     """The bounds given; else [-1, 1] where the actions fit; else those of the task's environment.
 
     The environment comes last on purpose: asked first, the same file would load with other bounds on a machine that
     lacks the environment's package, and a run could not be resumed there.
     """
-    size = actions.shape[1]
     if low is not None or high is not None:
         lows, highs = _bound(low, "action_low", size, where), _bound(high, "action_high", size, where)
         if (lows >= highs).any():
@@ -295,13 +317,11 @@ def _action_bounds(
                 f"action_low {lows[column]:g} is not below action_high {highs[column]:g} in column {column}",
                 "give a range with room for actions",
             )
-        _check_inside(actions, lows, highs, where, row_label)
         return lows, highs
     lows, highs = np.full(size, -1.0, np.float32), np.full(size, 1.0, np.float32)
-    if _outside(actions, lows, highs).any():
+    if not fits(lows, highs):
         from_env = _environment_bounds(env, size)
         lows, highs = from_env if from_env is not None else (lows, highs)
-    _check_inside(actions, lows, highs, where, row_label)
     return lows, highs
 
 
@@ -319,17 +339,20 @@ def _bound(value: Bound, key: str, size: int, where: str) -> np.ndarray:
     return bound
 
 
-def _outside(actions: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+def outside(actions: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
     lows, highs = low.astype(np.float64), high.astype(np.float64)
     slack = BOUND_TOLERANCE * (highs - lows) / 2
     return np.asarray((actions < lows - slack) | (actions > highs + slack))
 
 
-def _check_inside(actions: np.ndarray, low: np.ndarray, high: np.ndarray, where: str, row_label: RowLabel) -> None:
-    outside = _outside(actions, low, high)
-    if not outside.any():
-        return
-    row, column = np.unravel_index(int(np.argmax(outside)), actions.shape)
+def clipped_actions(
+    actions: np.ndarray, low: np.ndarray, high: np.ndarray, where: str, row_label: RowLabel
+) -> np.ndarray:
+    """Rounding beyond the bounds is taken off; more is refused."""
+    beyond = outside(actions, low, high)
+    if not beyond.any():
+        return np.clip(actions, low, high)
+    row, column = np.unravel_index(int(np.argmax(beyond)), actions.shape)
     raise fault(
         where,
         f"actions {row_label(int(row))} is outside [{low[column]:g}, {high[column]:g}] "

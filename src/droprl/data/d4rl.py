@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +43,34 @@ def load_d4rl(
 ) -> Dataset:
     """Read a D4RL file. What is passed here weighs more than what the file's attributes say."""
     path = Path(path)
+    with opened_d4rl(path, env=env, action_low=action_low, action_high=action_high) as (columns, known):
+        arrays = {key: np.asarray(column[()]) for key, column in columns.items()}
+    return checked_dataset(arrays, str(path), **known)
+
+
+@contextmanager
+def opened_d4rl(
+    path: Path, *, env: str | None = None, action_low: Bound = None, action_high: Bound = None
+) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """The columns of a D4RL file, still to be read, and what else `checked_dataset` wants to know."""
     where = str(path)
     require_file(path)
     try:
         with h5py.File(path, "r") as file:
-            arrays = {key: _read(file, key, where) for key in (*REQUIRED_KEYS, *OPTIONAL_KEYS) if key in file}
+            columns = {key: _column(file, key, where) for key in (*REQUIRED_KEYS, *OPTIONAL_KEYS) if key in file}
             attributes = {key: file.attrs[key] for key in _ATTRIBUTES if key in file.attrs}
+            if "timeouts" not in columns and "terminals" in columns:
+                columns |= _cut_at_time_limit(columns["terminals"], path.stem)
+            if action_low is None and action_high is None:
+                action_low, action_high = attributes.get("action_low"), attributes.get("action_high")
+            known = {
+                "name": path.stem,
+                "env": env if env is not None else _text(attributes.get("env"), where),
+                "score_range": _score_range(attributes, where),
+                "action_low": action_low,
+                "action_high": action_high,
+            }
+            yield columns, known
     except DropError:
         raise
     except PermissionError as error:
@@ -55,30 +79,18 @@ def load_d4rl(
         if not h5py.is_hdf5(path):
             raise fault(where, "is not an HDF5 file", "name a file in D4RL's layout, or download it again") from error
         raise fault(where, f"is damaged or cut short ({reason(error)})", "copy or download it again") from error
-    if "timeouts" not in arrays and "terminals" in arrays:
-        arrays |= _cut_at_time_limit(arrays["terminals"], path.stem)
-    if action_low is None and action_high is None:
-        action_low, action_high = attributes.get("action_low"), attributes.get("action_high")
-    return checked_dataset(
-        arrays,
-        where,
-        name=path.stem,
-        env=env if env is not None else _text(attributes.get("env"), where),
-        score_range=_score_range(attributes, where),
-        action_low=action_low,
-        action_high=action_high,
-    )
 
 
-def _cut_at_time_limit(terminals: np.ndarray, name: str) -> dict[str, np.ndarray]:
+def _cut_at_time_limit(column: h5py.Dataset, name: str) -> dict[str, np.ndarray]:
     """The timeouts that D4RL's older files leave out: as its own loader, end an episode where the task's clock would.
 
     Without them an episode that timed out would run on into the next one. Where the task is not known there is nothing
     to go by, and every episode is taken to end in a terminal.
     """
     task = find_task(name)
-    if task is None or terminals.ndim != 1:
+    if task is None or column.ndim != 1:
         return {}
+    terminals = np.asarray(column[()])
     timeouts, length = np.zeros(len(terminals), dtype=bool), 0
     for row, terminal in enumerate(terminals.astype(bool).tolist()):
         length += 1
@@ -118,7 +130,7 @@ def save_d4rl(dataset: Dataset, path: str | Path) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def _read(file: h5py.File, key: str, where: str) -> np.ndarray:
+def _column(file: h5py.File, key: str, where: str) -> h5py.Dataset:
     item = file[key]
     if isinstance(item, h5py.Group):
         raise dict_fault(key, where)
@@ -129,7 +141,7 @@ def _read(file: h5py.File, key: str, where: str) -> np.ndarray:
     claimed = math.prod(item.shape) * item.dtype.itemsize
     if claimed > max(_NEVER_SUSPECT_BYTES, _LARGEST_PACKING * item.id.get_storage_size()):
         raise fault(where, f"{key} claims shape {item.shape}, far more than is stored", "copy or download it again")
-    return np.asarray(item[()])
+    return item
 
 
 def _score_range(attributes: dict[str, Any], where: str) -> tuple[float, float] | None:

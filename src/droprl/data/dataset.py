@@ -1,16 +1,22 @@
 """The one in-memory form of logged trajectories: flat arrays, one row a step, plus the bounds of the episodes.
 
 What a row means is settled here and nowhere else: a *terminal* ended the task, a *timeout* only stopped the clock.
+The arrays may be columns on the disk (`mapped`): what runs over all rows goes block by block and lets go of each.
 Reading files lives beside this module, checking in `check`, cutting into sub-tasks in `decompose`.
 """
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+import mmap
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
+
+BLOCK_ROWS = 2**20  # how many steps are worked on at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +34,7 @@ class Dataset:
     name: str = "arrays"  # e.g. "walker2d-medium-replay-v2"; selects presets and reference returns
     env: str | None = None  # the Gymnasium id to evaluate in
     score_range: tuple[float, float] | None = None  # D4RL's reference returns: (score 0, score 100)
+    written_fingerprint: str | None = None  # of columns on the disk, from when they were written
 
     def __repr__(self) -> str:
         return f"<dataset {self.name}: {self.n_steps:,} steps, {self.n_episodes:,} episodes>"
@@ -66,12 +73,16 @@ class Dataset:
     @cached_property
     def returns(self) -> np.ndarray:
         """(E,) float64: the undiscounted return of each episode."""
-        return np.add.reduceat(self.rewards.astype(np.float64), self.bounds[:-1])
+        sums = []
+        for episodes in self.blocks():
+            begin, end = self.bounds[episodes.start], self.bounds[episodes.stop]
+            sums.append(np.add.reduceat(self.rewards[begin:end].astype(np.float64), self.bounds[episodes] - begin))
+        return np.concatenate(sums)
 
-    @property
+    @cached_property
     def ends_in_terminal(self) -> np.ndarray:
         """(E,) bool: whether the episode's last step ended the task."""
-        return self.terminals[self.bounds[1:] - 1]
+        return np.asarray(self.terminals[self.bounds[1:] - 1])
 
     @property
     def last_is_cut_short(self) -> bool:
@@ -84,16 +95,59 @@ class Dataset:
             return None
         return normalized_scores(returns, self.score_range)
 
+    @property
+    def on_disk(self) -> bool:
+        """Whether the arrays are columns on the disk, of which only what is touched comes into memory."""
+        return isinstance(self.observations, np.memmap)
+
+    @property
+    def n_bytes(self) -> int:
+        """Of the columns that a batch is looked up in."""
+        columns = (self.observations, self.actions, self.rewards, self.next_observations)
+        return sum(column.nbytes for column in columns if column is not None)
+
+    def blocks(self) -> Iterator[slice]:
+        """All episodes in slices of about BLOCK_ROWS steps; after each, memory lets go of what it read of the disk."""
+        first = 0
+        while first < self.n_episodes:
+            fits = int(np.searchsorted(self.bounds, self.bounds[first] + BLOCK_ROWS, side="right")) - 1
+            yield slice(first, max(fits, first + 1))
+            self.release()
+            first = max(fits, first + 1)
+
+    def release(self) -> None:
+        release(self.observations, self.actions, self.rewards, self.next_observations)
+
+    def in_memory(self) -> Dataset:
+        """The same with every column read, for what cannot work from the disk."""
+        if not self.on_disk:
+            return self
+        keys = ("observations", "actions", "rewards", "terminals", "timeouts", "next_observations")
+        read: dict[str, Any] = {key: np.array(column) for key in keys if (column := getattr(self, key)) is not None}
+        return replace(self, **read)
+
     @cached_property
     def fingerprint(self) -> str:
         """A digest of everything training reads, so that a run resumes on the data it began with."""
+        if self.written_fingerprint is not None:
+            return self.written_fingerprint
         digest = hashlib.sha256()
         arrays = (self.observations, self.actions, self.rewards, self.terminals, self.timeouts, self.next_observations)
         for array in (*arrays, self.action_low, self.action_high):
             digest.update(b"none" if array is None else repr((array.shape, array.dtype.str)).encode())
-            if array is not None:
-                digest.update(np.ascontiguousarray(array).data)
+            if array is None:
+                continue
+            for begin in range(0, len(array), BLOCK_ROWS):
+                digest.update(np.ascontiguousarray(array[begin : begin + BLOCK_ROWS]).data)
+                self.release()
         return digest.hexdigest()[:16]
+
+
+def release(*arrays: object) -> None:
+    """Give up the pages of arrays on the disk: they are read again when they are touched again."""
+    for array in arrays:
+        if isinstance(array, np.memmap) and array.mode == "r" and isinstance(array.base, mmap.mmap):
+            array.base.madvise(mmap.MADV_DONTNEED)
 
 
 def normalized_scores(returns: np.ndarray, score_range: tuple[float, float]) -> np.ndarray:

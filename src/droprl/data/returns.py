@@ -6,24 +6,51 @@ bootstrapped where the data shows the state to bootstrap from, and is not guesse
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
-from scipy.signal import lfilter
-from scipy.stats import spearmanr
 
 from droprl.data.dataset import Dataset
 from droprl.data.decompose import SubTasks, sub_task_returns
+from droprl.data.scaling import mean_and_std
 
 DISCOUNTS = (0.99, 0.995, 0.997, 0.999)
+REWARDS_AT_ONCE = 64
 
 
 def discounted_returns(dataset: Dataset, discount: float) -> np.ndarray:
     """(T,) float64: for each row the discounted sum of rewards to the end of its episode."""
-    rewards = dataset.rewards.astype(np.float64)
-    returns = np.empty_like(rewards)
-    for begin, end in zip(dataset.bounds[:-1], dataset.bounds[1:], strict=True):
-        returns[begin:end] = lfilter([1.0], [1.0, -discount], rewards[begin:end][::-1])[::-1]
+    return np.concatenate([returns for _, returns in returns_by_block(dataset, discount)])
+
+
+def returns_by_block(dataset: Dataset, discount: float) -> Iterator[tuple[slice, np.ndarray]]:
+    """`discounted_returns` of some episodes at a time, with their numbers: for data that does not fit into memory."""
+    for episodes in dataset.blocks():
+        begin, end = dataset.bounds[episodes.start], dataset.bounds[episodes.stop]
+        ends = dataset.bounds[episodes.start + 1 : episodes.stop + 1] - begin
+        yield episodes, _sums_to_end(dataset.rewards[begin:end].astype(np.float64), ends, discount)
+
+
+def returns_spread(dataset: Dataset, discount: float) -> float:
+    """The standard deviation of the discounted returns of all rows."""
+    return float(mean_and_std(returns for _, returns in returns_by_block(dataset, discount))[1])
+
+
+def _sums_to_end(rewards: np.ndarray, ends: np.ndarray, discount: float) -> np.ndarray:
+    """R_t = r_t + γ R_{t+1} backwards from each end: for all episodes together, or one at a time where few are long."""
+    lengths = np.diff(ends, prepend=0)
+    if len(rewards) < 50 * lengths.max():
+        parts = (rewards[end - length : end][::-1].tolist() for end, length in zip(ends, lengths, strict=True))
+        sums = (list(accumulate(part, lambda to_go, reward: reward + discount * to_go))[::-1] for part in parts)
+        return np.concatenate([np.asarray(part) for part in sums])
+    returns = rewards.copy()
+    longest_first = np.argsort(-lengths, kind="stable")
+    last, longer_than = ends[longest_first] - 1, -lengths[longest_first]
+    for back in range(1, int(lengths.max())):
+        rows = last[: np.searchsorted(longer_than, -back, side="left")] - back
+        returns[rows] += discount * returns[rows + 1]
     return returns
 
 
@@ -33,12 +60,14 @@ def average_returns_to_go(dataset: Dataset, horizon: int) -> np.ndarray:
     After a terminal nothing more is earned, for as long as the clock of `horizon` steps would still have run: those
     steps count. A timeout, or the end of the file, only stops the clock: the average is over what was seen.
     """
-    rows = np.arange(dataset.n_steps)
-    episode = np.repeat(np.arange(dataset.n_episodes), dataset.lengths)
-    seen = dataset.bounds[1:][episode] - rows
-    on_the_clock = dataset.bounds[:-1][episode] + horizon - rows
-    left = np.where(dataset.ends_in_terminal[episode], np.maximum(on_the_clock, seen), seen)
-    return discounted_returns(dataset, 1.0) / left
+    averages, terminal = [], dataset.ends_in_terminal
+    for episodes, returns in returns_by_block(dataset, 1.0):
+        lengths = dataset.lengths[episodes]
+        seen = np.repeat(np.cumsum(lengths), lengths) - np.arange(len(returns))
+        on_the_clock = seen + np.repeat(horizon - lengths, lengths)
+        left = np.where(np.repeat(terminal[episodes], lengths), np.maximum(on_the_clock, seen), seen)
+        averages.append(returns / left)
+    return np.concatenate(averages)
 
 
 class Targets(NamedTuple):
@@ -55,20 +84,41 @@ def n_step_targets(dataset: Dataset, discount: float, n_steps: int | np.ndarray 
     """n-step targets (n = 1 is the paper's TD(0), None goes to the episode's end: Monte Carlo), or an n a row."""
     rows = np.arange(dataset.n_steps)
     episode = np.repeat(np.arange(dataset.n_episodes), dataset.lengths)
-    end = dataset.bounds[1:][episode]
-    terminal = dataset.ends_in_terminal[episode]
+    targets = targets_but_rewards(dataset, rows, episode, discount, n_steps)
+    returns = np.append(discounted_returns(dataset, discount), 0.0)
+    successor = rows + targets.horizon
+    beyond = np.where(successor == dataset.bounds[1:][episode], 0.0, returns[np.minimum(successor, dataset.n_steps)])
+    return targets._replace(reward=returns[rows] - discount ** targets.horizon.astype(np.float64) * beyond)
+
+
+def n_step_targets_at(
+    dataset: Dataset, rows: np.ndarray, episode: np.ndarray, discount: float, n_steps: int | np.ndarray | None
+) -> Targets:
+    """The targets of some rows, whose episodes are known, from the few rewards that they sum."""
+    targets = targets_but_rewards(dataset, rows, episode, discount, n_steps)
+    rewards, total = np.asarray(dataset.rewards), np.zeros(rows.shape)
+    longest = int(targets.horizon.max(initial=0))
+    for begin in range(0, longest, REWARDS_AT_ONCE):
+        ahead = np.arange(begin, min(begin + REWARDS_AT_ONCE, longest))
+        weights = (ahead < targets.horizon[..., None]) * discount ** ahead.astype(np.float64)
+        # A sum, not a product of matrices: that may round a row otherwise beside other rows.
+        total += (rewards.take(rows[..., None] + ahead, mode="clip") * weights).sum(axis=-1)
+    return targets._replace(reward=total)
+
+
+def targets_but_rewards(
+    dataset: Dataset, rows: np.ndarray, episode: np.ndarray, discount: float, n_steps: int | np.ndarray | None
+) -> Targets:
+    """How far the target of each row reaches, and what is bootstrapped there; its rewards are left at 0."""
+    end, terminal = dataset.bounds[1:][episode], dataset.ends_in_terminal[episode]
     # The last row whose reward may be summed before one must bootstrap: without the state after a timeout, the last
     # row of that episode is itself the state to bootstrap from.
     last_summed = end if dataset.next_observations is not None else np.where(terminal, end, end - 1)
     horizon = np.minimum(last_summed - rows, n_steps if n_steps is not None else dataset.n_steps)
-    successor = rows + horizon
-    reaches_end = successor == end
-    returns = np.append(discounted_returns(dataset, discount), 0.0)
-    power = discount ** horizon.astype(np.float64)
-    beyond = np.where(reaches_end, 0.0, returns[np.minimum(successor, dataset.n_steps)])
+    reaches_end = rows + horizon == end
     return Targets(
-        reward=returns[rows] - power * beyond,
-        discount=np.where(reaches_end & terminal, 0.0, power),
+        reward=np.zeros(rows.shape),
+        discount=np.where(reaches_end & terminal, 0.0, discount ** horizon.astype(np.float64)),
         horizon=horizon,
         known=horizon > 0,
         past_end=reaches_end & ~terminal,
@@ -79,7 +129,13 @@ def rank_correlation(a: np.ndarray, b: np.ndarray) -> float:
     """Spearman's ρ; NaN where one side is constant."""
     if len(a) < 2 or np.ptp(a) == 0 or np.ptp(b) == 0:
         return float("nan")
-    return float(spearmanr(a, b).statistic)
+    return float(np.corrcoef(_ranks(a), _ranks(b))[0, 1])
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    """From 1 on; equal values share the mean of their ranks."""
+    _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - (counts - 1) / 2)[which]
 
 
 def discount_rank_correlation(dataset: Dataset, sub_tasks: SubTasks, discount: float) -> float:
@@ -87,7 +143,9 @@ def discount_rank_correlation(dataset: Dataset, sub_tasks: SubTasks, discount: f
 
     A score model can be perfect and still prefer the wrong sub-task where this is low: the check needs the data only.
     """
-    at_start = discounted_returns(dataset, discount)[dataset.bounds[:-1]]
+    begins = dataset.bounds[:-1]
+    by_block = returns_by_block(dataset, discount)
+    at_start = np.concatenate([returns[begins[part] - begins[part.start]] for part, returns in by_block])
     return rank_correlation(sub_task_returns(at_start, sub_tasks), sub_task_returns(dataset.returns, sub_tasks))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import jax
@@ -30,13 +31,25 @@ class Scaling(NamedTuple):
         return self.action_low + 0.5 * (actions + 1.0) * (self.action_high - self.action_low)
 
 
+def mean_and_std(blocks: Iterable[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Over the rows of all blocks, in float64; of a single block what NumPy says."""
+    count, mean, variance = 0, np.zeros(()), np.zeros(())
+    for block in blocks:
+        count += len(block)
+        share = len(block) / count  # 1 for the first block, which then is all there is so far
+        shift = block.mean(axis=0, dtype=np.float64) - mean
+        within = (1.0 - share) * variance + share * block.var(axis=0, dtype=np.float64)
+        mean, variance = mean + share * shift, within + share * (1.0 - share) * shift**2
+    return mean, np.sqrt(variance)
+
+
 def fit_scaling(dataset: Dataset, normalize_observations: bool = True) -> Scaling:
     """Mean and standard deviation per dimension; a dimension that never changes is only shifted."""
     size = dataset.observation_size
     mean, std = np.zeros(size), np.ones(size)
     if normalize_observations:
-        mean = dataset.observations.mean(axis=0, dtype=np.float64)
-        std = dataset.observations.std(axis=0, dtype=np.float64)
+        rows = (slice(dataset.bounds[episodes.start], dataset.bounds[episodes.stop]) for episodes in dataset.blocks())
+        mean, std = mean_and_std(dataset.observations[block] for block in rows)
         std = np.where(std < 1e-6, 1.0, std)
     return Scaling(
         mean.astype(np.float32),

@@ -10,20 +10,22 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from droprl.data.check import Bound, fault
-from droprl.data.d4rl import HDF5_SUFFIXES, load_d4rl
+from droprl.data.check import OPTIONAL_KEYS, REQUIRED_KEYS, Bound, fault
+from droprl.data.d4rl import HDF5_SUFFIXES, load_d4rl, opened_d4rl
 from droprl.data.dataset import Dataset
 from droprl.data.minari_source import load_minari
 from droprl.data.npz import load_npz
+from droprl.data.on_disk import DESCRIPTION, Progress, is_on_disk, load_on_disk, opened_columns, write_on_disk
 from droprl.data.tasks import find_task
 
 _MINARI_ID = re.compile(r"[-\w]+(/[-\w]+)*-v\d+")
 _KINDS = (
     "a .hdf5 or .h5 file in D4RL's layout, an .npz file, a Minari id such as mujoco/hopper/medium-v0, "
-    "or several of these joined with +"
+    "several of these joined with +, or a folder that drop data map made"
 )
 
 
@@ -59,6 +61,51 @@ def load_dataset(
         raise fault(text, "a part before or after + is empty", f"join {_KINDS}")
     loaded = [_load_one(part if len(parts) == 1 else part.strip(), options) for part in parts]
     dataset = loaded[0] if len(loaded) == 1 else join_datasets(loaded)
+    return _with_task(dataset)
+
+
+def map_dataset(
+    source: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    download: bool = False,
+    goal: Sequence[float] | None = None,
+    goal_radius: float | None = None,
+    action_low: Bound = None,
+    action_high: Bound = None,
+    env: str | None = None,
+    progress: Progress = lambda done, total: None,
+) -> Dataset:
+    """Check a dataset and write it as a folder of columns that `load_dataset` opens in place, for data beyond memory.
+
+    A D4RL file, or a folder with D4RL's keys as `.npy` files, goes through memory a part at a time; other sources are
+    read whole.
+    """
+    text, path = os.fspath(source), _path(os.fspath(source))
+    bounds: dict[str, Any] = {"action_low": action_low, "action_high": action_high}
+    if goal is None and path.suffix.lower() in HDF5_SUFFIXES and ("+" not in text or _exists(text)):
+        with opened_d4rl(path, env=env, **bounds) as (columns, known):
+            return _with_task(write_on_disk(columns, Path(out), text, **known, progress=progress))
+    if goal is None and _exists(text) and is_on_disk(path) and not (path / DESCRIPTION).exists():
+        with opened_columns(path) as arrays:
+            named = write_on_disk(arrays, Path(out), text, name=path.name, env=env, **bounds, progress=progress)
+            return _with_task(named)
+    dataset = load_dataset(text, download=download, goal=goal, goal_radius=goal_radius, **bounds, env=env)
+    return write_on_disk(
+        {key: column for key in (*REQUIRED_KEYS, *OPTIONAL_KEYS) if (column := getattr(dataset, key)) is not None},
+        Path(out),
+        text,
+        name=dataset.name,
+        env=dataset.env,
+        score_range=dataset.score_range,
+        action_low=dataset.action_low,
+        action_high=dataset.action_high,
+        progress=progress,
+    )
+
+
+def _with_task(dataset: Dataset) -> Dataset:
+    """With what is known of the task by the dataset's name, where the source did not say."""
     task = find_task(dataset.name)
     if task is None:
         return dataset
@@ -75,6 +122,10 @@ def join_datasets(parts: Sequence[Dataset]) -> Dataset:
     `next_observations` survive only where every part has them.
     """
     first = parts[0]
+    for part in parts:
+        if part.on_disk:
+            remedy = "join the sources it was made from: drop data map A+B --out FOLDER"
+            raise fault(part.name, "is on the disk and cannot be joined", remedy)
     for part in parts[1:]:
         _check_joinable(first, part)
     ends = [part.timeouts.copy() for part in parts]
@@ -122,6 +173,10 @@ def _load_one(source: str, options: _Options) -> Dataset:
             goal=options.goal,
             goal_radius=options.goal_radius,
         )
+    if _exists(source) and is_on_disk(path):
+        if options.action_low is not None or options.action_high is not None:
+            raise fault(source, "has its bounds already", "give --action-low/--action-high to drop data map")
+        return load_on_disk(path, env=options.env)
     if _exists(source) and path.is_file():
         raise fault(source, f"a file ending in {suffix or 'nothing'} is not a known kind", f"name {_KINDS}")
     if _MINARI_ID.fullmatch(source):

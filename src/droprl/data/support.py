@@ -13,14 +13,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from droprl.data.dataset import Dataset
+from droprl.data.paging import in_pieces
 from droprl.data.scaling import Scaling
 
 Array = np.ndarray | jax.Array
 
 PROTOTYPES = 512
 LEVELS = 1001
-CANDIDATES = 20_000  # states that the prototypes are chosen from
-OWN_STATES = 4_000  # states whose distances make the levels
+SAMPLE = 20_000  # states that are looked at, whatever the data's size
+OWN_STATES = 4_000  # those of them whose distances make the levels
 SMALLEST_VARIANCE = 0.01  # of a direction, against the mean over all: keeps rounding from counting as distance
 
 
@@ -54,14 +55,16 @@ def fit_support(dataset: Dataset, scaling: Scaling, n_prototypes: int = PROTOTYP
     seem nearer than any new episode can come.
     """
     rng = np.random.default_rng(seed)
-    normalized = np.asarray(scaling.observations_in(dataset.observations), np.float64)
-    episode = np.repeat(np.arange(dataset.n_episodes), dataset.lengths)
+    rows = np.sort(rng.choice(dataset.n_steps, min(SAMPLE, dataset.n_steps), replace=False))
+    seen = in_pieces(dataset, lambda piece: np.asarray(dataset.observations).take(piece, axis=0), rows)
+    normalized = np.asarray(scaling.observations_in(seen), np.float64)
+    episode = np.searchsorted(dataset.bounds, rows, side="right") - 1
     basis = decorrelation(normalized)
-    candidates = rng.permutation(dataset.n_steps)[:CANDIDATES]
-    chosen = candidates[farthest_points(normalized[candidates] @ basis, n_prototypes)]
-    prototypes = normalized[chosen] @ basis
-    own = rng.permutation(dataset.n_steps)[:OWN_STATES]
-    squares = _squared_distances(normalized[own] @ basis, prototypes)
+    states = normalized @ basis
+    chosen = farthest_points(states, n_prototypes)
+    prototypes = states[chosen]
+    own = rng.permutation(len(rows))[:OWN_STATES]
+    squares = _squared_distances(states[own], prototypes)
     if len(np.unique(episode[chosen])) > 1:
         squares = np.where(episode[own][:, None] == episode[chosen][None], np.inf, squares)
     levels = np.quantile(np.sqrt(np.min(squares, axis=1)), np.linspace(0, 1, LEVELS))

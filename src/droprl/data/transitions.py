@@ -2,11 +2,12 @@
 
 A sub-task is drawn uniformly, then a step inside it (Algorithm 1). Every observation is stored once: a successor that
 is not the next row's observation (after a timeout, or where `next_observations` say so) gets a row of its own.
+Of data on the disk there is no such table: the same draws are looked up, and their targets summed, a batch at a time.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import jax
@@ -16,7 +17,8 @@ from jax import Array
 
 from droprl.data.dataset import Dataset
 from droprl.data.decompose import SubTasks, sub_task_returns
-from droprl.data.returns import discounted_returns, n_step_targets
+from droprl.data.paging import in_pieces
+from droprl.data.returns import n_step_targets, n_step_targets_at, returns_spread
 from droprl.data.scaling import Scaling, fit_scaling
 
 PROBE_STEPS = 1024
@@ -38,9 +40,30 @@ class Batch(NamedTuple):
 
 
 class Sampler(Protocol):
-    """Whatever batches are drawn from: of steps (`Batch`), or of what else the algorithm's `update` takes."""
+    """Whatever batches are drawn from: of steps (`Batch`), or of what else the algorithm's `update` takes.
+
+    To draw says which, to gather fetches them: the two are apart because data on the disk is fetched by the host.
+    """
+
+    def draw(self, key: jax.Array, size: int) -> Any: ...
+
+    def gather(self, drawn: Any) -> Any: ...
 
     def sample(self, key: jax.Array, size: int) -> Any: ...
+
+
+class Drawn(NamedTuple):
+    """Steps by their place."""
+
+    sub_task: Array
+    step: Array  # counted inside the sub-task
+
+
+def draw_steps(key: jax.Array, sub_task_size: Array, size: int) -> Drawn:
+    """Algorithm 1, line 4: D_n ~ D_[N] uniformly, then a step inside it uniformly."""
+    sub_task_key, step_key = jax.random.split(key)
+    sub_task = jax.random.randint(sub_task_key, (size,), 0, sub_task_size.shape[0])
+    return Drawn(sub_task, jax.random.randint(step_key, (size,), 0, sub_task_size[sub_task]))
 
 
 S = TypeVar("S", bound=Sampler, covariant=True)
@@ -74,12 +97,75 @@ class Transitions(NamedTuple):
             has_target=self.has_target[row],
         )
 
+    def draw(self, key: jax.Array, size: int) -> Drawn:
+        return draw_steps(key, self.sub_task_size, size)
+
+    def gather(self, drawn: Drawn) -> Batch:
+        return self.take(self.sub_task_rows[self.sub_task_begin[drawn.sub_task] + drawn.step], drawn.sub_task)
+
     def sample(self, key: jax.Array, size: int) -> Batch:
-        """Algorithm 1, line 4: D_n ~ D_[N] uniformly, then a step inside it uniformly."""
-        sub_task_key, step_key = jax.random.split(key)
-        sub_task = jax.random.randint(sub_task_key, (size,), 0, self.sub_task_size.shape[0])
-        step = jax.random.randint(step_key, (size,), 0, self.sub_task_size[sub_task])
-        return self.take(self.sub_task_rows[self.sub_task_begin[sub_task] + step], sub_task)
+        return self.gather(self.draw(key, size))
+
+    def with_rewards(self, column: np.ndarray) -> Transitions:
+        return self._replace(reward=jnp.asarray(column, jnp.float32))
+
+
+@dataclass(frozen=True, eq=False)
+class TransitionsOnDisk:
+    """The same steps looked up in columns on the disk: beside them only a few numbers an episode are in memory."""
+
+    dataset: Dataset
+    scaling: Scaling
+    gamma: float
+    horizon: int | np.ndarray | None
+    reward_scale: float
+    episodes: np.ndarray  # of all sub-tasks, one after another
+    begins: np.ndarray  # where each of them begins, counted in steps of this order
+    sub_task_begin: np.ndarray  # (N,) likewise
+    sub_task_size: Array  # (N,)
+    rewards: np.ndarray | None = None  # (T,) in place of the targets' rewards
+
+    def draw(self, key: jax.Array, size: int) -> Drawn:
+        return draw_steps(key, self.sub_task_size, size)
+
+    def gather(self, drawn: Drawn) -> Batch:
+        """What `Transitions` holds for these steps, as NumPy arrays of any shape."""
+        found: Batch = in_pieces(self.dataset, self._look_up, drawn)
+        return found
+
+    def _look_up(self, drawn: Drawn) -> Batch:
+        place = self.sub_task_begin[np.asarray(drawn.sub_task)] + np.asarray(drawn.step)
+        which = np.searchsorted(self.begins, place, side="right") - 1
+        row = self.dataset.bounds[self.episodes[which]] + place - self.begins[which]
+        horizon = self.horizon[row] if isinstance(self.horizon, np.ndarray) else self.horizon
+        targets = n_step_targets_at(self.dataset, row, self.episodes[which], self.gamma, horizon)
+        reward = targets.reward / self.reward_scale if self.rewards is None else self.rewards[row]
+        bootstraps = targets.known & (targets.discount > 0)
+        ahead = np.where(bootstraps, row + targets.horizon, row)
+        observations, actions = np.asarray(self.dataset.observations), np.asarray(self.dataset.actions)
+        if self.dataset.next_observations is None:
+            following = observations.take(ahead, axis=0)
+        else:
+            after = np.asarray(self.dataset.next_observations).take(np.maximum(ahead - 1, 0), axis=0)
+            following = np.where(bootstraps[..., None], after, observations.take(row, axis=0))
+        columns: dict[str, Any] = {
+            "observation": self.scaling.observations_in(observations.take(row, axis=0)),
+            "action": self.scaling.actions_in(actions.take(row, axis=0)),
+            "sub_task": np.asarray(drawn.sub_task, np.int32),
+            "reward": reward.astype(np.float32),
+            "discount": targets.discount.astype(np.float32),
+            "next_observation": self.scaling.observations_in(following),
+            "next_action": self.scaling.actions_in(actions.take(np.where(targets.past_end, row, ahead), axis=0)),
+            "next_action_known": ~targets.past_end,
+            "has_target": targets.known.astype(np.float32),
+        }
+        return Batch(**columns)
+
+    def sample(self, key: jax.Array, size: int) -> Batch:
+        return self.gather(self.draw(key, size))
+
+    def with_rewards(self, column: np.ndarray) -> TransitionsOnDisk:
+        return replace(self, rewards=column.astype(np.float32))
 
 
 class Strata(NamedTuple):
@@ -92,16 +178,20 @@ class Strata(NamedTuple):
 class Stratified(NamedTuple):
     """Draws from all sub-tasks evenly: for networks of their own, one a sub-task, that are trained side by side."""
 
-    table: Transitions
+    table: Any  # `Transitions`, or `TransitionsOnDisk`
     returns: Array  # (N,)
 
-    def sample(self, key: jax.Array, size: int) -> Strata:
+    def draw(self, key: jax.Array, size: int) -> Drawn:
         """`size` steps divided by the N sub-tasks, rounded down, and at least one of each."""
         n = self.returns.shape[0]
         sub_task = jnp.broadcast_to(jnp.arange(n, dtype=jnp.int32)[:, None], (n, max(1, size // n)))
-        step = jax.random.randint(key, sub_task.shape, 0, self.table.sub_task_size[sub_task])
-        rows = self.table.sub_task_rows[self.table.sub_task_begin[sub_task] + step]
-        return Strata(self.table.take(rows, sub_task), self.returns)
+        return Drawn(sub_task, jax.random.randint(key, sub_task.shape, 0, self.table.sub_task_size[sub_task]))
+
+    def gather(self, drawn: Drawn) -> Strata:
+        return Strata(self.table.gather(drawn), jnp.broadcast_to(self.returns, drawn.sub_task.shape[:-1]))
+
+    def sample(self, key: jax.Array, size: int) -> Strata:
+        return self.gather(self.draw(key, size))
 
 
 class Probe(NamedTuple):
@@ -144,21 +234,23 @@ def prepare(
     normalize_observations: bool = True,
     scale_rewards: bool = True,
     outcomes: np.ndarray | None = None,
-) -> Prepared[Transitions]:
-    """Scale, look up successors and sum n-step targets, once, on the host.
+) -> Prepared[Any]:
+    """Scale, look up successors and sum n-step targets, once, on the host: `Transitions`, or of data on the disk
+    `TransitionsOnDisk`, which does this for every batch.
 
     `outcomes`, a number for each step, take the place of the rewards: what a policy is conditioned on, not a target.
     """
     scaling = fit_scaling(dataset, normalize_observations)
-    spread = float(np.std(discounted_returns(dataset, discount))) if scale_rewards else 1.0
+    spread = returns_spread(dataset, discount) if scale_rewards else 1.0
     reward_scale = spread if spread > 1e-8 else 1.0
     means = sub_task_returns(dataset.returns, sub_tasks)
     horizon = target_horizon(dataset.n_steps, td_steps, td_lambda)
-    transitions = transition_table(dataset, sub_tasks, scaling, discount, horizon, reward_scale)
-    monte_carlo = transition_table(dataset, sub_tasks, scaling, discount, None, reward_scale)
+    table = disk_table if dataset.on_disk else transition_table
+    transitions, monte_carlo = (
+        table(dataset, sub_tasks, scaling, discount, steps, reward_scale) for steps in (horizon, None)
+    )
     if outcomes is not None:
-        column = jnp.asarray(outcomes, jnp.float32)
-        transitions, monte_carlo = transitions._replace(reward=column), monte_carlo._replace(reward=column)
+        transitions, monte_carlo = transitions.with_rewards(outcomes), monte_carlo.with_rewards(outcomes)
     spec = Spec(dataset.observation_size, dataset.action_size, len(sub_tasks))
     return Prepared(
         spec=spec,
@@ -213,6 +305,30 @@ def transition_table(
     return Transitions(**{name: jnp.asarray(column) for name, column in columns.items()})
 
 
+def disk_table(
+    dataset: Dataset,
+    sub_tasks: SubTasks,
+    scaling: Scaling,
+    discount: float,
+    td_steps: int | np.ndarray | None,
+    reward_scale: float,
+) -> TransitionsOnDisk:
+    episodes = np.concatenate(sub_tasks)
+    begins = np.concatenate([[0], np.cumsum(dataset.lengths[episodes])])
+    first = np.concatenate([[0], np.cumsum([len(part) for part in sub_tasks])])
+    return TransitionsOnDisk(
+        dataset=dataset,
+        scaling=scaling,
+        gamma=discount,
+        horizon=td_steps,
+        reward_scale=reward_scale,
+        episodes=episodes,
+        begins=begins[:-1],
+        sub_task_begin=begins[first[:-1]],
+        sub_task_size=jnp.asarray(np.diff(begins[first]), jnp.int32),
+    )
+
+
 def _successor_rows(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
     """The observations to add to the table, and for each row where the state after it is found.
 
@@ -228,15 +344,21 @@ def _successor_rows(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
     return dataset.next_observations[differs], row_after
 
 
-def _probe(dataset: Dataset, monte_carlo: Transitions, scaling: Scaling, means: np.ndarray) -> Probe:
+def _probe(
+    dataset: Dataset, monte_carlo: Transitions | TransitionsOnDisk, scaling: Scaling, means: np.ndarray
+) -> Probe:
     rng = np.random.default_rng(0)
     sub_task = rng.integers(0, len(means), PROBE_STEPS)
     step = rng.integers(0, np.asarray(monte_carlo.sub_task_size)[sub_task])
-    rows = monte_carlo.sub_task_rows[monte_carlo.sub_task_begin[sub_task] + step]
+    drawn = Drawn(jnp.asarray(sub_task, jnp.int32), jnp.asarray(step, jnp.int32))
     first = dataset.bounds[:-1]
     starts = dataset.observations[first[np.linspace(0, len(first) - 1, min(PROBE_STARTS, len(first))).astype(int)]]
+    if isinstance(monte_carlo, Transitions):
+        batch = jax.jit(Transitions.gather)(monte_carlo, drawn)  # one program, not one for every look-up
+    else:
+        batch = jax.tree.map(jnp.asarray, monte_carlo.gather(drawn))
     return Probe(
-        batch=monte_carlo.take(rows, jnp.asarray(sub_task, jnp.int32)),
+        batch=batch,
         starts=jnp.asarray(scaling.observations_in(starts)),
         sub_task_returns=jnp.asarray(means, jnp.float32),
     )

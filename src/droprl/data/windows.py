@@ -6,7 +6,8 @@ into the episode before it. What is missing in front of an early row is padding,
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,8 @@ import numpy as np
 from jax import Array
 
 from droprl.data.dataset import Dataset
-from droprl.data.returns import discounted_returns
+from droprl.data.paging import in_pieces
+from droprl.data.returns import discounted_returns, returns_by_block
 from droprl.data.scaling import Scaling
 
 PROBE_WINDOWS = 256
@@ -52,20 +54,62 @@ class Windows(NamedTuple):
             valid=rows >= begin,
         )
 
-    def sample(self, key: jax.Array, size: int) -> Window:
+    def draw(self, key: jax.Array, size: int) -> Array:
         """Every row of the data is equally often the last of a window."""
-        return self.take(jax.random.randint(key, (size,), 0, self.begin.shape[0]))
+        return jax.random.randint(key, (size,), 0, self.begin.shape[0])
+
+    def gather(self, drawn: Array) -> Window:
+        return self.take(drawn)
+
+    def sample(self, key: jax.Array, size: int) -> Window:
+        return self.take(self.draw(key, size))
 
 
-def returns_to_go(dataset: Dataset) -> np.ndarray:
-    """(T,) float64: for each row the rewards from it to the end of its episode, summed."""
-    return discounted_returns(dataset, 1.0)
+@dataclass(frozen=True, eq=False)
+class WindowsOnDisk:
+    """The same windows looked up in columns on the disk; what each step's return to go is stays in memory."""
+
+    dataset: Dataset
+    scaling: Scaling
+    context: int  # K
+    returns_to_go: np.ndarray  # (T,) scaled
+
+    def draw(self, key: jax.Array, size: int) -> Array:
+        return jax.random.randint(key, (size,), 0, self.dataset.n_steps)
+
+    def gather(self, drawn: Array) -> Window:
+        """What `Windows` holds for these rows, as NumPy arrays of any shape."""
+        found: Window = in_pieces(self.dataset, self._look_up, drawn)
+        return found
+
+    def _look_up(self, drawn: Array) -> Window:
+        last = np.asarray(drawn)
+        begin = self.dataset.bounds[np.searchsorted(self.dataset.bounds, last, side="right") - 1][..., None]
+        rows = last[..., None] + np.arange(1 - self.context, 1)
+        inside = np.maximum(rows, begin)
+        observations, actions = np.asarray(self.dataset.observations), np.asarray(self.dataset.actions)
+        columns: dict[str, Any] = {
+            "returns_to_go": self.returns_to_go[inside],
+            "observations": self.scaling.observations_in(observations.take(inside, axis=0)),
+            "actions": self.scaling.actions_in(actions.take(inside, axis=0)),
+            "steps": (inside - begin).astype(np.int32),
+            "valid": rows >= begin,
+        }
+        return Window(**columns)
+
+    def sample(self, key: jax.Array, size: int) -> Window:
+        return self.gather(self.draw(key, size))
+
+
+def disk_windows(dataset: Dataset, scaling: Scaling, context: int, return_scale: float) -> WindowsOnDisk:
+    parts = [(to_go / return_scale).astype(np.float32) for _, to_go in returns_by_block(dataset, 1.0)]
+    return WindowsOnDisk(dataset, scaling, context, np.concatenate(parts))
 
 
 def window_table(dataset: Dataset, scaling: Scaling, context: int, return_scale: float) -> Windows:
     begin = np.repeat(dataset.bounds[:-1], dataset.lengths)
     return Windows(
-        returns_to_go=jnp.asarray((returns_to_go(dataset) / return_scale).astype(np.float32)),
+        returns_to_go=jnp.asarray((discounted_returns(dataset, 1.0) / return_scale).astype(np.float32)),
         observations=jnp.asarray(scaling.observations_in(dataset.observations)),
         actions=jnp.asarray(scaling.actions_in(dataset.actions)),
         begin=jnp.asarray(begin.astype(np.int32)),
@@ -73,7 +117,7 @@ def window_table(dataset: Dataset, scaling: Scaling, context: int, return_scale:
     )
 
 
-def probe_windows(table: Windows) -> Window:
+def probe_windows(table: Windows | WindowsOnDisk) -> Window:
     """A fixed look at the data for the diagnostics."""
-    rows = np.random.default_rng(0).integers(0, len(table.begin), PROBE_WINDOWS)
-    return table.take(jnp.asarray(rows, jnp.int32))
+    rows = np.random.default_rng(0).integers(0, len(table.returns_to_go), PROBE_WINDOWS)
+    return jax.tree.map(jnp.asarray, table.gather(jnp.asarray(rows, jnp.int32)))

@@ -114,7 +114,7 @@ def _prepared(run: Run, dataset: Dataset | str | Path | None) -> Prepared:
             ) from error
     if source.fingerprint != run.config.data.fingerprint:
         raise DropError(f"{source.name}: is not the data that {run.path} was trained on: give that with --dataset")
-    return run.config.algorithm.prepare(source)
+    return run.config.algorithm.prepare(source.in_memory())
 
 
 @dataclass(frozen=True)

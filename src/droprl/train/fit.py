@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from droprl.algorithms import ALGORITHMS, Algorithm
@@ -21,7 +22,8 @@ from droprl.data.transitions import Prepared
 from droprl.errors import DropError
 from droprl.train.checkpoints import save_checkpoint
 from droprl.train.config import RunConfig, algorithm_from_dict, algorithm_to_dict, data_config
-from droprl.train.loop import Loop
+from droprl.train.disk_loop import DiskLoop
+from droprl.train.loop import Loop, init_seed
 from droprl.train.progress import TrainProgress
 from droprl.train.run import MetricsLog, Run, locked, open_run
 from droprl.train.storage import remove_partial
@@ -77,8 +79,12 @@ def fit(
             run.keep_support(fit_support(dataset, prepared.scaling))
         remove_partial(run.checkpoint_folder)
         if not run.finished:
-            _train(run, Loop(resolved, prepared, config.seeds), progress)
+            _train(run, make_loop(resolved, prepared, config.seeds, dataset), progress)
     return run
+
+
+def make_loop(algorithm: Algorithm, prepared: Prepared, seeds: Sequence[int], dataset: Dataset) -> Loop:
+    return (DiskLoop if dataset.on_disk else Loop)(algorithm, prepared, seeds)
 
 
 def default_out(dataset: Dataset, algorithm: Algorithm) -> Path:
@@ -99,7 +105,8 @@ def _prepared(dataset: Dataset, algorithm: Algorithm | str) -> tuple[Algorithm, 
         resolved = chosen.resolve(dataset)
         prepared = resolved.prepare(dataset)
         # Shapes alone, nothing is computed: sizes that fit no network show here.
-        jax.eval_shape(lambda: resolved.diagnose(resolved.init(jax.random.key(0), prepared.spec), prepared.probe))
+        state = jax.eval_shape(lambda: init_seed(resolved, prepared.spec, jnp.uint32(0)))
+        jax.eval_shape(resolved.diagnose, state, prepared.probe)
     except (ValueError, TypeError, ZeroDivisionError) as error:
         raise DropError(f"algorithm {chosen.name}: {' '.join(str(error).split())}: change its settings") from error
     if not all(np.isfinite(part).all() for part in prepared.scaling):

@@ -24,25 +24,41 @@ from droprl.data.transitions import Prepared, Sampler, Spec
 INIT, UPDATE = 0, 1  # the streams of random numbers of a seed
 
 
+@partial(jax.jit, static_argnums=(0, 1))  # one program, traced once and kept in the cache of compiled ones
 def init_seed(algorithm: Algorithm, spec: Spec, seed: Array) -> State:
-    return algorithm.init(jax.random.fold_in(jax.random.key(seed), INIT), spec)
+    return algorithm.init(_stream(seed, INIT), spec)
+
+
+@partial(jax.jit, static_argnums=0, inline=True)  # traced once, though `updates` asks for its shapes first
+def update(algorithm: Algorithm, state: State, batch: Any, key: Array) -> tuple[State, Metrics]:
+    return algorithm.update(state, batch, key)
+
+
+def keys_of_update(seed: Array, i: Array) -> tuple[Array, Array]:
+    """What update number `i` of a seed draws its batch by, and what the update itself draws by."""
+    sample_key, update_key = jax.random.split(jax.random.fold_in(_stream(seed, UPDATE), i))
+    return sample_key, update_key
+
+
+def _stream(seed: Array, number: int) -> Array:
+    return jax.random.fold_in(jax.random.key(seed), number)
 
 
 def updates(
     algorithm: Algorithm, state: State, seed: Array, transitions: Sampler, first: Array, count: Array
 ) -> tuple[State, Metrics]:
     """`count` updates of one seed from number `first` on, and the sums of their metrics."""
-    key = jax.random.fold_in(jax.random.key(seed), UPDATE)
 
     def step(i: Array, carry: tuple[State, Metrics]) -> tuple[State, Metrics]:
         state, sums = carry
-        sample_key, update_key = jax.random.split(jax.random.fold_in(key, i))
+        sample_key, update_key = keys_of_update(seed, i)
         batch = transitions.sample(sample_key, algorithm.batch_size)
-        state, metrics = algorithm.update(state, batch, update_key)
+        state, metrics = update(algorithm, state, batch, update_key)
         return state, jax.tree.map(jnp.add, sums, metrics)
 
     def metrics_of_one() -> Metrics:
-        return algorithm.update(state, transitions.sample(key, algorithm.batch_size), key)[1]
+        sample_key, update_key = keys_of_update(seed, first)
+        return update(algorithm, state, transitions.sample(sample_key, algorithm.batch_size), update_key)[1]
 
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(metrics_of_one))
     # A loop over a traced count, not a scan of a fixed length: any number of updates runs the one compiled program.
@@ -50,7 +66,7 @@ def updates(
     return trained
 
 
-def _over_seeds(function: Callable[..., Any], n_stacked: int, donate: tuple[int, ...] = ()) -> Callable[..., Any]:
+def over_seeds(function: Callable[..., Any], n_stacked: int, donate: tuple[int, ...] = ()) -> Callable[..., Any]:
     """The function of one seed for all of them: the first `n_stacked` arguments have the seed as their first axis.
 
     On a CPU batching gains nothing, and a batched product rounds differently from a single one, which Adam soon
@@ -66,14 +82,19 @@ def _over_seeds(function: Callable[..., Any], n_stacked: int, donate: tuple[int,
 
     def in_turn(*args: Any) -> Any:
         stacked, shared = args[:n_stacked], args[n_stacked:]
-        n_seeds = len(jax.tree.leaves(stacked)[0])
-        return _stack([of_one(*jax.tree.map(itemgetter(i), stacked), *shared) for i in range(n_seeds)])
+        return _stack([of_one(*own, *shared) for own in _unstack(stacked)])
 
     return in_turn
 
 
+@jax.jit  # one program each, not one for every leaf
 def _stack(trees: list[Any]) -> Any:
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+
+
+@jax.jit
+def _unstack(tree: Any) -> list[Any]:
+    return [jax.tree.map(itemgetter(i), tree) for i in range(len(jax.tree.leaves(tree)[0]))]
 
 
 class Loop:
@@ -84,8 +105,8 @@ class Loop:
         self._seeds = jnp.asarray(seeds, jnp.uint32)
         self._spec = prepared.spec
         self._transitions, self._probe = prepared.transitions, prepared.probe
-        self._run = _over_seeds(partial(updates, algorithm), n_stacked=2, donate=(0,))
-        self._diagnose = _over_seeds(algorithm.diagnose, n_stacked=1)
+        self._run = over_seeds(partial(updates, algorithm), n_stacked=2, donate=(0,))
+        self._diagnose = over_seeds(algorithm.diagnose, n_stacked=1)
 
     def init(self) -> State:
         """The untrained states, stacked over seeds."""

@@ -1,4 +1,4 @@
-"""Does the guard hold the return, and what does it cost? `python benchmarks/trust/run.py [--data FILE.hdf5]`.
+"""Does the guard hold the return, and what does it cost? `python benchmarks/trust/measure.py [--data FILE.hdf5]`.
 
 Without --data in maze2d-umaze, made on the spot; with it on that file. Trains DROP with and without the constraint
 (small preset), then plays with right and with corrupted observations, with restrained and unrestrained ascent, guarded
@@ -122,7 +122,9 @@ def guard_cost(run: Run, n_envs: int, calls: int = 300) -> dict[str, float]:
 
 
 def measure(dataset: Dataset, where: Path, runs: Path, seeds: int, steps: int, episodes: int) -> None:
-    found = json.loads(where.read_text()) if where.exists() else {"dataset": dataset.name, "plays": {}}
+    found: dict[str, Any] = {"dataset": dataset.name, "plays": {}}
+    if where.exists():
+        found = json.loads(where.read_text())
     trained: dict[Constraint, Run] = {}
     for constraint in ("lagrangian", "none"):
         algorithm = replace(DROP.small(), constraint=constraint)

@@ -1,0 +1,75 @@
+"""`make bench`: every speed that is promised, as a ratio inside one run, in one table and one line of JSON.
+
+Each part is a script of its own beside this one. Fails where a ratio is below its floor: what was seen when it was set,
+with room for a busy machine. A goal that is not reached is not hidden: it stands beside.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+HERE = Path(__file__).parent
+PARTS = (["adaptation.py"], ["peers.py"], ["scale.py", "--ratio"])
+
+
+class Promise(NamedTuple):
+    what: str
+    goal: float
+    floor: float
+
+
+PROMISES = {
+    "adaptation_speedup": Promise("Grad-Ada against the literal procedure", 50.0, 50.0),
+    "adaptation_return_kept": Promise("its return is not below the literal one's interval", 1.0, 1.0),
+    "training_vs_pytorch": Promise("updates/s against plain PyTorch", 3.0, 0.8),
+    "training_vs_d3rlpy_iql": Promise("updates/s against d3rlpy's IQL, as wide and deep", 1.0, 1.0),
+    "training_vs_d3rlpy_cql": Promise("updates/s against d3rlpy's CQL, as wide and deep", 1.0, 1.0),
+    "mapped_vs_memory": Promise("updates/s with data on the disk against in memory", 0.7, 0.7),
+}
+
+
+def run(words: list[str]) -> dict[str, Any]:
+    """A part's own output as it comes, and its last line."""
+    last = ""
+    with subprocess.Popen(
+        [sys.executable, str(HERE / words[0]), *words[1:]], stdout=subprocess.PIPE, text=True
+    ) as part:
+        for line in part.stdout or ():
+            print(line, end="", flush=True)
+            last = line
+    if part.returncode:
+        raise SystemExit(f"bench: {words[0]} failed with {part.returncode}")
+    found: dict[str, Any] = json.loads(last)
+    return found
+
+
+def main() -> None:
+    found: dict[str, Any] = {}
+    for words in PARTS:
+        found |= run(words)
+    result = {name: found.get(name) for name in PROMISES}
+    table = Table("ratio", "seen", "goal", "floor", "", title="speed", title_justify="left")
+    failed = []
+    for name, promise in PROMISES.items():
+        seen = result[name]
+        verdict = "not measured: its peer is not installed"
+        if seen is not None:
+            verdict = "" if seen >= promise.goal else "goal not reached" if seen >= promise.floor else "FAILED"
+            failed += [name] if seen < promise.floor else []
+        shown = "–" if seen is None else f"{float(seen):.3g}"
+        table.add_row(promise.what, shown, f"{promise.goal:g}", f"{promise.floor:g}", verdict)
+    Console().print(table)
+    print(json.dumps(result))
+    if failed:
+        raise SystemExit(f"bench: below the floor: {', '.join(failed)}")
+
+
+if __name__ == "__main__":
+    main()

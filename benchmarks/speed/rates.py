@@ -1,0 +1,104 @@
+"""Updates per second of DROP on this device: `python benchmarks/speed/rates.py [--out FILE] [--profile FOLDER]`.
+
+The paper's sizes (512 wide, batches of 1024, N = 1000, z concatenated to the state's encoding) and the default recipe
+(N = 10, bilinear), for one, five and twenty seeds, in float32 and bfloat16. An update counts once for each seed. The
+data is random: no update notices. With --profile also what the kernels of one seed's updates took.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import time
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from droprl.algorithms import DROP
+from droprl.data import Dataset, from_arrays
+from droprl.train.loop import Loop
+
+OBSERVATIONS, ACTIONS = 17, 6  # HalfCheetah's
+EPISODES, LENGTH = 1_000, 200
+SETTINGS = {
+    "the paper's": DROP(conditioning="concatenate", n_sub_tasks=1_000, trajectories_per_sub_task=1),
+    "the recipe": DROP(),
+}
+
+
+def made_up_data() -> Dataset:
+    rng, rows = np.random.default_rng(0), EPISODES * LENGTH
+    observations = rng.standard_normal((rows + 1, OBSERVATIONS), dtype=np.float32)
+    timeouts = np.arange(1, rows + 1) % LENGTH == 0
+    actions = rng.uniform(-1, 1, (rows, ACTIONS)).astype(np.float32)
+    rewards = rng.standard_normal(rows, dtype=np.float32)
+    return from_arrays(observations[:-1], actions, rewards, np.zeros(rows, bool), timeouts, observations[1:])
+
+
+def rate(loop: Loop, seeds: int, seconds: float) -> tuple[float, float]:
+    """Updates a second over all seeds, and the seconds of the first call, which compiles."""
+    began = time.perf_counter()
+    states, _ = loop.run(loop.init(), 0, 10)
+    compiled = time.perf_counter() - began
+    began = time.perf_counter()
+    states, _ = loop.run(states, 10, 20)
+    count = max(20, round(20 * seconds / (time.perf_counter() - began)))
+    began = time.perf_counter()
+    loop.run(states, 30, count)
+    return seeds * count / (time.perf_counter() - began), compiled
+
+
+def profile(loop: Loop, folder: Path, updates: int = 20) -> list[tuple[str, float, float]]:
+    """Kernels by the time they took: name, microseconds and calls an update."""
+    states, _ = loop.run(loop.init(), 0, 10)
+    with jax.profiler.trace(str(folder), create_perfetto_trace=True):
+        loop.run(states, 10, updates)
+    (trace,) = folder.glob("**/perfetto_trace.json.gz")
+    events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
+    devices = {e["pid"] for e in events if e["name"] == "process_name" and "GPU" in e["args"]["name"]}
+    took, calls = Counter[str](), Counter[str]()
+    for event in events:
+        if event.get("ph") == "X" and event["pid"] in devices:
+            took[event["name"]] += event["dur"]
+            calls[event["name"]] += 1
+    return [(name, total / updates, calls[name] / updates) for name, total in took.most_common()]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 5, 20])
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement, after compiling")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--profile", type=Path, help="a new folder for the trace")
+    given = parser.parse_args()
+    dataset, found = made_up_data(), list[dict[str, Any]]()
+    device = jax.devices()[0].device_kind
+    table = Table(
+        "settings", "precision", "seeds", "updates/s", "compiling, s", title=f"{device}, JAX {jax.__version__}"
+    )
+    for name, settings in SETTINGS.items():
+        resolved = settings.resolve(dataset)
+        prepared = resolved.prepare(dataset)
+        for precision in ("float32", "bfloat16"):
+            algorithm = replace(resolved, precision=precision)
+            for seeds in given.seeds:
+                updates, compiling = rate(Loop(algorithm, prepared, range(seeds)), seeds, given.seconds)
+                found.append({"settings": name, "precision": precision, "seeds": seeds, "updates_per_second": updates})
+                table.add_row(name, precision, str(seeds), f"{updates:,.0f}", f"{compiling:.1f}")
+            if given.profile:
+                for kernel, us, calls in profile(Loop(algorithm, prepared, [0]), given.profile / name / precision)[:40]:
+                    print(f"{us:9.1f} us {calls:6.1f} × {kernel[:90]}")
+    Console().print(table)
+    if given.out:
+        given.out.write_text(json.dumps({"device": device, "jax": jax.__version__, "rates": found}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,214 @@
+"""Data that stays on the disk: a folder with one `.npy` file a column, read in place while training.
+
+A folder is made by `drop data map` (`map_dataset`), which checks every row once and notes it in `dataset.json`; opening
+it reads only that and the files' headers. So what was checked is trusted: do not edit the files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from droprl.data.check import (
+    OPTIONAL_KEYS,
+    REQUIRED_KEYS,
+    Bound,
+    action_bounds,
+    check_columns,
+    check_shapes,
+    checked_rows,
+    checked_score_range,
+    clipped_actions,
+    fault,
+    no_end_fault,
+    numbers,
+    outside,
+    reason,
+)
+from droprl.data.dataset import BLOCK_ROWS, Dataset, release
+
+DESCRIPTION = "dataset.json"
+FORMAT = 1
+REMAKE = "make the folder again with drop data map"
+_FLAGS = ("terminals", "timeouts")
+_DTYPES = {key: np.dtype(bool if key in _FLAGS else np.float32) for key in REQUIRED_KEYS + OPTIONAL_KEYS}
+Progress = Callable[[int, int], None]  # rows done, of how many
+
+
+def is_on_disk(path: Path) -> bool:
+    """Whether this is a folder of columns, whole or not."""
+    return path.is_dir() and any((path / name).exists() for name in (DESCRIPTION, *map(_file, REQUIRED_KEYS)))
+
+
+def load_on_disk(folder: Path, *, env: str | None = None) -> Dataset:
+    """Open a folder of columns; nothing of them is read yet."""
+    where = str(folder)
+    if not (folder / DESCRIPTION).exists():
+        raise fault(where, f"has no {DESCRIPTION}, so its columns were never checked", f"drop data map {where} --out …")
+    try:
+        known = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
+        if not isinstance(known, dict) or known.get("format") != FORMAT:
+            raise fault(f"{where}/{DESCRIPTION}", f"is not of format {FORMAT}", REMAKE)
+        rows, optional = int(known["n_steps"]), ("next_observations",) if known["next_observations"] else ()
+        columns: dict[str, Any] = {key: _mapped(folder, key, rows) for key in (*REQUIRED_KEYS, "timeouts", *optional)}
+        low, high = (np.asarray(known[key], np.float32) for key in ("action_low", "action_high"))
+        sizes = {columns["actions"].shape[1:], low.shape, high.shape}
+        if rows < 1 or len(sizes) > 1 or columns["observations"].ndim != 2 or low.ndim != 1:
+            raise fault(where, "its columns and bounds do not fit each other", REMAKE)
+        score_range = checked_score_range(known["score_range"], where)
+        name, fingerprint = str(known["name"]), str(known["fingerprint"])
+        task = env if env is not None else known["env"]
+    except (KeyError, TypeError, ValueError, OSError) as error:
+        raise fault(f"{where}/{DESCRIPTION}", f"is damaged ({reason(error)})", REMAKE) from error
+    return Dataset(
+        **{"next_observations": None} | columns,
+        action_low=low,
+        action_high=high,
+        name=name,
+        env=task,
+        score_range=score_range,
+        written_fingerprint=fingerprint,
+    )
+
+
+def _mapped(folder: Path, key: str, rows: int) -> np.ndarray:
+    path = folder / _file(key)
+    try:
+        column = np.load(path, mmap_mode="r", allow_pickle=False)
+    except FileNotFoundError:
+        raise fault(str(path), "no such file", REMAKE) from None
+    except (ValueError, OSError, EOFError) as error:
+        raise fault(str(path), f"is damaged or cut short ({reason(error)})", REMAKE) from error
+    matrix = key in ("observations", "actions", "next_observations")
+    if (
+        column.dtype != _DTYPES[key]
+        or column.ndim != 1 + matrix
+        or not column.flags.c_contiguous
+        or len(column) != rows
+    ):
+        raise fault(str(path), f"holds {column.shape} of {column.dtype}, not {rows:,} rows of {_DTYPES[key]}", REMAKE)
+    return column
+
+
+@contextmanager
+def opened_columns(folder: Path) -> Iterator[dict[str, np.ndarray]]:
+    """One's own columns, not yet checked: D4RL's keys as `.npy` files in a folder."""
+    columns = {}
+    for key in (*REQUIRED_KEYS, *OPTIONAL_KEYS):
+        if (path := folder / _file(key)).exists():
+            try:
+                columns[key] = np.load(path, mmap_mode="r", allow_pickle=False)
+            except (ValueError, OSError, EOFError) as error:
+                remedy = "save plain number arrays with numpy.save"
+                raise fault(str(path), f"is damaged or cut short ({reason(error)})", remedy) from error
+    yield columns
+
+
+def write_on_disk(
+    columns: Mapping[str, Any],
+    out: Path,
+    where: str,
+    *,
+    name: str,
+    env: str | None = None,
+    score_range: tuple[float, float] | None = None,
+    action_low: Bound = None,
+    action_high: Bound = None,
+    progress: Progress = lambda done, total: None,
+) -> Dataset:
+    """Check the columns block by block and write them; only a block is ever in memory, and `out` is whole or not there.
+
+    A column is an array, or anything else with a shape and a dtype of which rows can be read by a slice.
+    """
+    if out.exists():
+        raise fault(str(out), "is there already", "choose another --out, or remove it")
+    check_columns(columns, where)
+    for key, column in columns.items():
+        numbers(column[:1], key, where)
+    check_shapes(columns, where)
+    size, total = columns["actions"].shape[1], len(columns["observations"])
+
+    def fits(low: np.ndarray, high: np.ndarray) -> bool:
+        return not any(outside(columns["actions"][rows], low, high).any() for rows in _blocks(total))
+
+    low, high = action_bounds(fits, size, action_low, action_high, env, where)
+    known = {
+        "format": FORMAT,
+        "name": name,
+        "env": env,
+        "score_range": checked_score_range(score_range, where),
+        "action_low": low.tolist(),
+        "action_high": high.tolist(),
+        "n_steps": total,
+        "next_observations": "next_observations" in columns,
+    }
+    partial = out.with_name(f".partial-{out.name}")
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        _write_columns(columns, partial, where, low, high, progress)
+        written: dict[str, Any] = {key: _mapped(partial, key, total) for key in _written_keys(columns)}
+        dataset = Dataset(**{"next_observations": None} | written, action_low=low, action_high=high, name=name)
+        known["fingerprint"] = dataset.fingerprint
+        (partial / DESCRIPTION).write_text(json.dumps(known, indent=2) + "\n", encoding="utf-8")
+        os.replace(partial, out)
+    except OSError as error:
+        raise fault(str(out), f"cannot be written ({reason(error)})", "check the folder and the space left") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return load_on_disk(out)
+
+
+def _write_columns(
+    columns: Mapping[str, Any], folder: Path, where: str, low: np.ndarray, high: np.ndarray, progress: Progress
+) -> None:
+    total, ended = len(columns["observations"]), False
+    files = {}
+    try:
+        for key in _written_keys(columns):
+            files[key] = open(folder / _file(key), "wb")  # noqa: SIM115 - closed below
+            _write_header(files[key], key, (total, *columns[key].shape[1:]) if key in columns else (total,))
+        for block in _blocks(total):
+            progress(block.start, total)
+
+            def label(row: int, first: int = block.start) -> str:
+                return f"row {first + row}"
+
+            rows = checked_rows({key: np.asarray(column[block]) for key, column in columns.items()}, where, label)
+            rows["actions"] = clipped_actions(rows["actions"], low, high, where, label)
+            ended = ended or bool(rows["terminals"].any() or rows["timeouts"].any())
+            for key, file in files.items():
+                file.write(np.ascontiguousarray(rows[key]).data)
+            release(*columns.values())
+        if not ended:
+            raise no_end_fault(where)
+        for file in files.values():
+            file.flush()
+            os.fsync(file.fileno())
+    finally:
+        for file in files.values():
+            file.close()
+
+
+def _write_header(file: BinaryIO, key: str, shape: tuple[int, ...]) -> None:
+    descr = np.lib.format.dtype_to_descr(_DTYPES[key])
+    np.lib.format.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": shape})
+
+
+def _written_keys(columns: Mapping[str, Any]) -> list[str]:
+    return [*REQUIRED_KEYS, "timeouts", *(["next_observations"] if "next_observations" in columns else [])]
+
+
+def _blocks(total: int) -> Iterator[slice]:
+    return (slice(begin, min(begin + BLOCK_ROWS, total)) for begin in range(0, total, BLOCK_ROWS))
+
+
+def _file(key: str) -> str:
+    return f"{key}.npy"

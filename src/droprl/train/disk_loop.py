@@ -1,0 +1,119 @@
+"""Training from data on the disk: batches are gathered on the host, some updates ahead, while the device trains.
+
+Every update draws what it would draw from a table in memory. Updates are numbered in chunks, and a chunk's batches
+follow from the seeds and the chunk's number alone: a resumed run is bit-identical here too.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from droprl.algorithms import Algorithm
+from droprl.algorithms.protocol import Metrics, State
+from droprl.data.transitions import Prepared
+from droprl.train.loop import Loop, keys_of_update, over_seeds, update
+
+CHUNK_BYTES = 16 * 2**20  # what the batches of one chunk may take
+CHUNK_UPDATES = 64
+WORKERS = 8  # threads that gather, each its own chunk, beside an accelerator; beside training on the CPU there is one
+
+Batches = Any  # of all seeds and of the updates of a chunk: every leaf is (seeds, updates, …)
+
+
+def updates_of_chunk(
+    algorithm: Algorithm, state: State, seed: Array, batches: Batches, begin: Array, first: Array, count: Array
+) -> tuple[State, Metrics]:
+    """`count` updates of one seed from number `first` on, by the batches of the chunk that begins at `begin`."""
+
+    def one(i: Array, state: State) -> tuple[State, Metrics]:
+        batch = jax.tree.map(lambda leaf: leaf[i - begin], batches)
+        return update(algorithm, state, batch, keys_of_update(seed, i)[1])
+
+    def step(i: Array, carry: tuple[State, Metrics]) -> tuple[State, Metrics]:
+        state, metrics = one(i, carry[0])
+        return state, jax.tree.map(jnp.add, carry[1], metrics)
+
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(one, first, state)[1])
+    trained: tuple[State, Metrics] = jax.lax.fori_loop(first, first + count, step, (state, zeros))
+    return trained
+
+
+class DiskLoop(Loop):
+    """`Loop` for a dataset on the disk."""
+
+    def __init__(self, algorithm: Algorithm, prepared: Prepared, seeds: Sequence[int]) -> None:
+        super().__init__(algorithm, prepared, seeds)
+        self.chunks = Chunks(algorithm, prepared, seeds)
+        self._run_chunk = over_seeds(partial(updates_of_chunk, algorithm), n_stacked=3, donate=(0,))
+
+    def run(self, states: State, first: int, count: int) -> tuple[State, dict[str, np.ndarray]]:
+        size, end, sums = self.chunks.size, first + count, None
+        while first < end:
+            number = first // size
+            now = min(end, (number + 1) * size) - first
+            arguments = jnp.int32(number * size), jnp.int32(first), jnp.int32(now)
+            states, new = self._run_chunk(states, self._seeds, self.chunks.get(number), *arguments)
+            jax.block_until_ready(sums)  # of the chunk before: this one follows at once, and no more are on the device
+            sums = new if sums is None else jax.tree.map(jnp.add, sums, new)
+            first += now
+        return states, jax.device_get(sums)
+
+
+class Chunks:
+    """The chunk that is asked for, with those after it on their way."""
+
+    def __init__(self, algorithm: Algorithm, prepared: Prepared, seeds: Sequence[int]) -> None:
+        self._sampler = prepared.transitions
+        self._host = _host()
+        on_cpu = jax.default_backend() == "cpu"
+        self._device = None if on_cpu else jax.devices()[0]
+        self._workers = 1 if on_cpu else max(1, min(WORKERS, (os.cpu_count() or 1) - 1))
+        self._threads = ThreadPoolExecutor(self._workers, thread_name_prefix="gather")
+        self._coming: deque[tuple[int, Future[Batches]]] = deque()
+        self._current: tuple[int, Batches] = (-1, None)
+
+        def draw(seed: Array, i: Array) -> Any:
+            return prepared.transitions.draw(keys_of_update(seed, i)[0], algorithm.batch_size)
+
+        self._seeds = np.asarray(seeds, np.uint32)
+        self._draw = jax.jit(jax.vmap(jax.vmap(draw, (None, 0)), (0, None)))
+        shapes = jax.eval_shape(self._draw, self._seeds, np.arange(1, dtype=np.int32))
+        some = self._sampler.gather(jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes))
+        one = sum(leaf.nbytes for leaf in jax.tree.leaves(some))
+        self.size = int(np.clip(CHUNK_BYTES // one, 1, CHUNK_UPDATES))
+
+    def get(self, number: int) -> Batches:
+        if self._current[0] != number:
+            if not self._coming or self._coming[0][0] != number:
+                self._coming.clear()
+                self._coming.append((number, self._threads.submit(self._gather, number)))
+            batches = self._coming.popleft()[1].result()
+            self._current = number, batches
+            following = self._coming[-1][0] if self._coming else number
+            for ahead in range(following + 1, number + self._workers + 2):
+                self._coming.append((ahead, self._threads.submit(self._gather, ahead)))
+        return self._current[1]
+
+    def _gather(self, number: int) -> Batches:
+        with jax.default_device(self._host):
+            drawn = self._draw(self._seeds, np.arange(number * self.size, (number + 1) * self.size, dtype=np.int32))
+        batches = self._sampler.gather(jax.tree.map(np.asarray, drawn))
+        return batches if self._device is None else jax.device_put(batches, self._device)
+
+
+def _host() -> jax.Device:
+    """Where batches are drawn: beside the accelerator, unless JAX was told to know of nothing else."""
+    try:
+        return jax.devices("cpu")[0]
+    except RuntimeError:
+        return jax.devices()[0]
