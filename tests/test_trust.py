@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +13,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from builders import make_dataset
+from playing import CountingTask
 from training import learnable_dataset, refusal, tiny
 
 from droprl import load_policy
 from droprl.adapt import AdaptivePolicy, Inferred
-from droprl.adapt.guard import Guard, embedding_limit, make_guard, nearest_embedding
+from droprl.adapt.guard import Guard, embedding_limit, nearest_embedding
 from droprl.adapt.policy import Episode
-from droprl.cli.evaluate import EvaluateOptions
+from droprl.cli.evaluate import EvaluateOptions, print_scores
 from droprl.cli.options import parse
 from droprl.data.scaling import fit_scaling
 from droprl.data.support import LEVELS, SMALLEST_VARIANCE, Support, decorrelation, farthest_points, fit_support
+from droprl.evaluation import evaluate
+from droprl.evaluation.evaluation import load_evaluations
 from droprl.policy import LoadedPolicy
+from droprl.rollout import rollouts
 from droprl.train import Run, fit
 
 SCHEDULE: dict[str, Any] = {"steps": 20, "progress": False}
@@ -104,11 +109,9 @@ def test_the_share_counts_the_levels_that_lie_nearer(support: Support) -> None:
     assert float(support.share_nearer(jnp.asarray(1e9))) == 1
 
 
-@pytest.mark.parametrize("quantile", [0.01, 0.5, 0.9, 0.99, 0.999, 1.0])
-def test_beyond_the_limit_is_where_the_share_exceeds_the_quantile(support: Support, quantile: float) -> None:
-    near = [np.nextafter(level, np.float32(s)) for level in np.asarray(support.levels) for s in (0, 99)]
-    for distance in (*np.asarray(support.levels), *near, np.float32(1e9)):
-        assert (distance > support.limit(quantile)) == (float(support.share_nearer(distance)) > quantile)
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.999, 1.0])
+def test_the_limit_is_not_exceeded_by_this_share_of_the_data(support: Support, share: float) -> None:
+    assert support.limit(share) == np.quantile(np.asarray(support.levels), share, method="nearest")
 
 
 # --- the guard ---
@@ -128,28 +131,24 @@ def test_the_nearest_embedding_is_the_nearest() -> None:
     assert float(distance) == pytest.approx(np.hypot(0.5, 1.0))
 
 
-def checked(support: Support, z: Any, state: Any, held: Any) -> tuple[Inferred, bool]:
-    guard = Guard(support, jnp.asarray(1.0), jnp.asarray(1.0))
-    found = Inferred(jnp.asarray(z, jnp.float32), jnp.asarray(9.0), jnp.asarray(1, jnp.int32))
-    chosen, steps_in = guard.checked(jnp.asarray(state), found, jnp.asarray(held), lambda z: jnp.sum(z), CORNERS)
-    return chosen, bool(steps_in)
+AT_ZERO = Support(np.eye(2, dtype=np.float32), np.zeros((1, 2), np.float32), np.zeros(3, np.float32))
+GUARD = Guard(AT_ZERO, state_limit=jnp.asarray(1.0), patience=jnp.asarray(2), embedding_limit=jnp.asarray(1.0))
 
 
 @pytest.mark.parametrize(
-    ("z", "state_distance", "expected"),
+    ("z", "expected"),
     [
-        ([0.999, 0.0], 0.0, None),  # inside both limits: what was found stands
-        ([1.0, 0.0], 0.999, None),  # on a limit is not beyond it
-        ([0.0, -1.001], 0.0, 0),  # z beyond: the nearest z_n
-        ([0.0, 2.5], 0.0, 2),
-        ([0.999, 0.0], 1.001, 1),  # the state beyond: the z_n nearest to what was held
-        ([0.0, 2.5], 1.001, 1),  # both
+        ([0.999, 0.0], None),  # inside the limit: what was found stands
+        ([1.0, 0.0], None),  # on it is not beyond it
+        ([0.0, -1.001], 0),
+        ([0.0, 2.5], 2),
+        ([40.0, 3.0], 1),
     ],
 )
-def test_it_steps_in_exactly_beyond_a_limit(z: Any, state_distance: float, expected: int | None) -> None:
-    only = Support(np.eye(2, dtype=np.float32), np.zeros((1, 2), np.float32), np.zeros(3, np.float32))
-    chosen, steps_in = checked(only, z, [0.0, state_distance], held=[2.5, 0.0])
-    assert steps_in == (expected is not None)
+def test_a_z_beyond_the_limit_becomes_the_nearest_embedding(z: Any, expected: int | None) -> None:
+    found = Inferred(jnp.asarray(z, jnp.float32), jnp.asarray(9.0), jnp.asarray(1, jnp.int32))
+    chosen, replaced = GUARD.checked(found, lambda z: jnp.sum(z), CORNERS)
+    assert bool(replaced) == (expected is not None)
     if expected is None:
         np.testing.assert_allclose(chosen.z, z)
         assert (float(chosen.score), int(chosen.start)) == (9.0, 1)
@@ -157,6 +156,26 @@ def test_it_steps_in_exactly_beyond_a_limit(z: Any, state_distance: float, expec
         np.testing.assert_array_equal(chosen.z, CORNERS[expected])
         assert float(chosen.score) == float(jnp.sum(CORNERS[expected]))  # of the z that is used
         assert int(chosen.start) == expected
+
+
+def test_a_fault_is_waited_out_and_one_that_lasts_is_not() -> None:
+    readings = [0.5, 9.0, 8.0, 7.0, 1.0, 1.001, 0.2]  # the limit is 1, and the patience two readings
+    gone_by, held = [], []
+    guarded = GUARD.start(1)
+    for k, reading in enumerate(readings):
+        observations = jnp.array([[0.0, reading]])
+        guarded = jax.vmap(GUARD.read)(observations, guarded, jnp.array([k > 0]))
+        gone_by.append(float(guarded.gone_by(observations)[0, 1]))
+        held.append(bool(guarded.stepped_in[0]))
+    np.testing.assert_allclose(gone_by, [0.5, 0.5, 0.5, 7.0, 1.0, 1.0, 0.2])
+    assert held == [False, True, True, False, False, True, False]
+
+
+def test_before_an_episode_has_begun_there_is_nothing_to_go_back_to() -> None:
+    observations = jnp.array([[0.0, 9.0]])
+    guarded = jax.vmap(GUARD.read)(observations, GUARD.start(1), jnp.array([False]))
+    assert not guarded.held[0]
+    np.testing.assert_array_equal(guarded.gone_by(observations), observations)
 
 
 # --- in a policy ---
@@ -189,10 +208,9 @@ def inside(policy: LoadedPolicy) -> AdaptivePolicy:
     return policy.policy
 
 
-@pytest.mark.parametrize("rule", ["grad", "grad-ada"])
-def test_an_ascent_that_runs_away_ends_at_the_nearest_embedding(run: Run, rule: str) -> None:
-    free, held = (load_policy(run.path, rule=rule, guard=guard, **UNRESTRAINED) for guard in (False, True))
-    observations = learnable_dataset().observations[:5]
+def test_an_ascent_that_runs_away_ends_at_the_nearest_embedding(run: Run) -> None:
+    free, held = (load_policy(run.path, guard=guard, **UNRESTRAINED) for guard in (False, True))
+    observations = learnable_dataset().observations[:4]
     free.act(observations)
     held.act(observations)
     assert np.all(free.trust().embedding_distance > 3)
@@ -205,43 +223,63 @@ def test_an_ascent_that_runs_away_ends_at_the_nearest_embedding(run: Run, rule: 
     np.testing.assert_array_equal(kept, embeddings[nearest])
 
 
-@pytest.mark.parametrize("rule", ["best", "grad", "best-ada", "grad-ada"])
+@pytest.mark.parametrize("rule", ["best", "grad-ada"])
 def test_within_the_limits_a_guarded_policy_acts_as_it_would_without(run: Run, rule: str) -> None:
-    free, held = (load_policy(run.path, rule=rule, guard=guard, guard_quantile=1.0) for guard in (False, True))
-    assert float(make_guard(*_parts(held), 1.0).embedding_limit) > 0.25  # the trust region's radius
+    free, held = (load_policy(run.path, rule=rule, guard=guard) for guard in (False, True))
+    assert float(limits(held).embedding_limit) > 0.25  # the trust region's radius
     for observations in learnable_dataset().observations[:12].reshape(3, 4, 3):
         np.testing.assert_array_equal(held.act(observations), free.act(observations))
         assert not held.trust().guarded.any()
 
 
-def _parts(policy: LoadedPolicy) -> tuple[Support, jax.Array]:
+def limits(policy: LoadedPolicy) -> Guard:
+    guard = inside(policy).guard
+    assert guard is not None
+    return guard
+
+
+def test_the_margin_multiplies_how_far_out_the_data_lies(run: Run) -> None:
+    policy = load_policy(run.path, guard=True, guard_margin=2.5, guard_patience=7)
     assert policy.support is not None
-    return policy.support, inside(policy).embeddings
+    assert float(limits(policy).state_limit) == pytest.approx(2.5 * policy.support.limit(0.999))
+    assert int(limits(policy).patience) == 7
 
 
-def test_at_a_state_unlike_the_data_the_episode_stays_with_its_sub_task(run: Run) -> None:
-    policy = load_policy(run.path, guard=True)
-    policy.act(learnable_dataset().observations[0])
-    before = policy._carry.inferred.z[0]
+@pytest.mark.parametrize("rule", ["best", "grad-ada"])
+def test_at_a_fault_it_acts_as_at_the_last_state_that_it_believed(run: Run, rule: str) -> None:
+    policy = load_policy(run.path, rule=rule, guard=True)
+    first, second = learnable_dataset().observations[:2]
+    acted = policy.act(first)
+    told = policy.trust()
+    for _ in range(inside(policy).adaptation.guard_patience):
+        np.testing.assert_array_equal(policy.act(FAR), acted)
+        assert policy.trust() == told._replace(
+            guarded=True, state_share=1.0, state_distance=policy.trust().state_distance
+        )
+    assert np.abs(policy.act(FAR) - acted).max() > 1e-3  # its patience is at an end
     assert policy.trust().guarded is False
+    policy.act(second)
+    acted = policy.act(second)
+    np.testing.assert_array_equal(policy.act(FAR), acted)  # and begins anew
+
+
+def test_what_is_inferred_at_a_first_fault_is_not_kept(run: Run) -> None:
+    policy, alone = (load_policy(run.path, rule="best", guard=True) for _ in range(2))
+    first, second = learnable_dataset().observations[:2]
     policy.act(FAR)
-    after = policy.trust()
-    assert (after.guarded, after.state_share, after.embedding_distance) == (True, 1.0, 0.0)
-    number, _ = nearest_embedding(before, inside(policy).embeddings)
-    np.testing.assert_array_equal(policy._carry.inferred.z[0], inside(policy).embeddings[number])
-    policy.act(learnable_dataset().observations[1])
-    assert policy.trust().guarded is False  # and goes on adapting when the data supports it again
+    for observation in (first, second):
+        np.testing.assert_array_equal(policy.act(observation), alone.act(observation))
 
 
 def test_an_episode_does_not_notice_those_beside_it(run: Run) -> None:
     policy = load_policy(run.path, guard=True)
-    walks = np.random.default_rng(3).normal(scale=2.0, size=(4, 6, 3)).astype(np.float32)
+    walks = np.random.default_rng(3).normal(scale=4.0, size=(4, 4, 3)).astype(np.float32)
     together, told = [], []
     for observations in walks:
         together.append(policy.act(observations))
         told.append(policy.trust())
     assert 0 < np.mean([t.guarded for t in told]) < 1
-    for e in range(6):
+    for e in range(4):
         policy.reset()
         for t, observation in enumerate(walks[:, e]):
             np.testing.assert_allclose(policy.act(observation), together[t][e], rtol=1e-4, atol=1e-5)
@@ -249,18 +287,15 @@ def test_an_episode_does_not_notice_those_beside_it(run: Run) -> None:
             np.testing.assert_allclose([v[e] for v in told[t]], list(alone), rtol=1e-4, atol=1e-5)
 
 
-def test_between_two_inferences_the_guard_says_what_it_said(run: Run) -> None:
-    policy = load_policy(run.path, guard=True, reinference_interval=2)
-    near = learnable_dataset().observations[0]
-    said = []
-    for observation in (FAR, near, near, FAR):
+def test_between_two_inferences_the_z_stays_the_guards(run: Run) -> None:
+    policy = load_policy(run.path, guard=True, reinference_interval=2, **UNRESTRAINED)
+    for observation in learnable_dataset().observations[:4]:
         policy.act(observation)
-        said.append(policy.trust().guarded)
-    assert said == [True, True, False, False]
+        assert policy.trust().guarded is True
 
 
 def test_trust_is_of_the_state_and_the_embedding_in_use(run: Run) -> None:
-    policy = load_policy(run.path, rule="grad")
+    policy = load_policy(run.path, reinference_interval=2)
     first, now = learnable_dataset().observations[:2]
     policy.act(first)
     policy.act(now)
@@ -293,10 +328,46 @@ def test_a_policy_without_a_score_tells_of_the_state_alone(bc_run: Run) -> None:
 
 def test_memory_kept_by_the_caller_can_be_asked_too(run: Run) -> None:
     policy = load_policy(run.path, guard=True)
-    carry, _ = policy.step(policy.start(2), np.stack([FAR, np.zeros(3)]), KEY)
+    carry, _ = policy.step(policy.start(4), np.zeros((4, 3)), KEY)
+    observations = np.stack([FAR, np.zeros(3), np.zeros(3), FAR])
+    carry, _ = policy.step(carry, observations, KEY)
     assert isinstance(carry, Episode)
-    told = policy.trust_after(carry, np.stack([FAR, np.zeros(3)]))
-    assert told.guarded.tolist() == [True, False]
+    assert policy.trust_after(carry, observations).guarded.tolist() == [True, False, False, True]
+
+
+# --- how often ---
+
+
+class FailsAtTimes(CountingTask):
+    """Every third observation is far from anything."""
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        observation, reward, ended, truncated, known = super().step(action)
+        fails = self._steps[self._episode] % 3 == 0
+        return FAR.astype(np.float64) if fails else np.tanh(observation), reward, ended, truncated, known
+
+
+def fails_at_times() -> FailsAtTimes:
+    return FailsAtTimes(lambda action: float(action[0]), lambda seed: 5 + 3 * (seed % 2), [])
+
+
+def test_an_evaluation_counts_how_often_the_guard_stepped_in(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    usual: dict[str, Any] = {"env": fails_at_times, "episodes": 4, "n_envs": 4, "progress": False}
+    found = evaluate(run, guard=True, **usual)
+    assert found.results[0].lengths == [5, 8, 5, 8]
+    assert found.results[0].guarded == [1, 2, 1, 2]  # that of the third step is seen at the fourth action
+    assert found.guarded == pytest.approx(6 / 26)
+    assert [e.guarded for e in load_evaluations(run)] == [found.guarded]
+    print_scores([found])
+    assert "The guard of grad-ada stepped in at 23 % of the actions." in capsys.readouterr().out
+    assert evaluate(run, **usual).guarded is None
+
+
+def test_policies_that_play_together_are_counted_apart(run: Run) -> None:
+    guarded, trusting = (load_policy(run.path, guard=True) for _ in range(2))
+    trusting.policy = replace(inside(trusting), guard=limits(trusting)._replace(state_limit=jnp.asarray(1e9)))
+    both = rollouts([guarded, trusting], fails_at_times, 2, n_envs=2)
+    assert [r.guarded for r in both] == [[1, 2], [0, 0]]
 
 
 # --- saved and loaded, and from before it was kept ---
@@ -304,11 +375,11 @@ def test_memory_kept_by_the_caller_can_be_asked_too(run: Run) -> None:
 
 @pytest.mark.parametrize("guard", [True, False])
 def test_a_saved_policy_keeps_what_the_data_supports(run: Run, tmp_path: Path, guard: bool) -> None:
-    policy = load_policy(run.path, guard=guard, guard_quantile=0.9, trust_radius=3.0, step_size=1.0)
+    policy = load_policy(run.path, guard=guard, **UNRESTRAINED)
     again = load_policy(policy.save(tmp_path / "policy"))
     assert again.algorithm == policy.algorithm
-    observations = np.random.default_rng(4).normal(scale=2.0, size=(8, 3))
-    np.testing.assert_array_equal(again.act(observations), policy.act(observations))
+    for observations in np.random.default_rng(4).normal(scale=4.0, size=(3, 4, 3)):
+        np.testing.assert_array_equal(again.act(observations), policy.act(observations))
     for a, b in zip(again.trust(), policy.trust(), strict=True):
         np.testing.assert_array_equal(a, b)
 
@@ -367,9 +438,9 @@ def test_the_command_line_has_a_flag() -> None:
 
     assert chosen() == {}
     assert chosen("--guard") == {"guard": True}
-    assert chosen("--guard", "--guard-quantile", "0.9") == {"guard": True, "guard_quantile": 0.9}
+    assert chosen("--guard", "--guard-margin", "2") == {"guard": True, "guard_margin": 2.0}
 
 
 def test_senseless_limits_are_refused(run: Run) -> None:
-    for quantile in (0.0, 1.5, -1.0):
-        assert "guard_quantile is" in refusal(load_policy, run.path, guard=True, guard_quantile=quantile)
+    assert "guard_margin is" in refusal(load_policy, run.path, guard=True, guard_margin=0.0)
+    assert "guard_patience is" in refusal(load_policy, run.path, guard=True, guard_patience=-1)

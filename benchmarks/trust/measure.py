@@ -24,8 +24,6 @@ from rich.console import Console
 from rich.table import Table
 
 from droprl import DROP, Dataset, Run, fit, load_dataset, load_policy
-from droprl.adapt import Adaptation, Trust
-from droprl.adapt.policy import Carry
 from droprl.data.dataset import normalized_scores
 from droprl.data.maze import make_maze_dataset
 from droprl.evaluation.evaluation import EVALUATION_SEED, task_of
@@ -36,35 +34,26 @@ from droprl.rollout import rollout
 Constraint = Literal["lagrangian", "none"]
 RESULTS = Path(__file__).parent / "results"
 MAZE, MAZE_STEPS = "maze2d-umaze", 60_000
-LIMIT = Adaptation().guard_quantile
-UNRESTRAINED = {"region": "none", "ascent_steps": 20, "step_rule": "normalized", "step_size": 0.5}
+FREE: dict[str, Any] = {"region": "none", "ascent_steps": 20, "step_rule": "normalized", "starts": 1}
 
 
 @dataclass(frozen=True)
-class Play:
-    """One way to play; `same` names those that differ only in the guard."""
+class Case:
+    """What is played twice, unguarded and guarded."""
 
-    same: str
+    name: str
     constraint: Constraint = "lagrangian"
     fault: str | None = None
     settings: dict[str, Any] = field(default_factory=dict)
 
-    @property
-    def name(self) -> str:
-        how = {True: ", guarded", False: ""}[bool(self.settings.get("guard"))]
-        return self.same + (f", {self.settings['rule']}" if "rule" in self.settings else how)
 
-
-def plays() -> Iterator[Play]:
-    guard = {"guard": True}
-    for fault in (None, *FAULTS):
-        same = fault or "as trained"
-        yield Play(same, fault=fault)
-        yield Play(same, fault=fault, settings=guard)
-        yield Play(same, fault=fault, settings={"rule": "best"})  # z from before the fault, held throughout
-    yield Play("no constraint", "none")
-    yield Play("no constraint, unrestrained", "none", settings=UNRESTRAINED)
-    yield Play("no constraint, unrestrained", "none", settings=UNRESTRAINED | guard)
+def cases() -> Iterator[Case]:
+    yield Case("as trained")
+    for fault in FAULTS:
+        yield Case(fault, fault=fault)
+    yield Case("no constraint", "none")
+    for length in (0.5, 2.0, 8.0):
+        yield Case(f"no constraint, free ascent by {20 * length:g}", "none", settings=FREE | {"step_size": length})
 
 
 # --- playing ---
@@ -72,35 +61,15 @@ def plays() -> Iterator[Play]:
 
 def played(policy: LoadedPolicy, fault: str | None, episodes: int) -> dict[str, Any]:
     make, _ = task_of(policy.origin, None)
-    deviation = np.asarray(policy.scaling.observation_std)
-    told: list[Trust] = []
-    under_way: list[np.ndarray] = []
-    last = np.full((episodes, policy.spec.observation_size), np.nan)
-
-    def record(carry: Carry, observations: np.ndarray, rewards: np.ndarray) -> None:
-        told.append(policy.trust_after(carry, observations))
-        under_way.append(np.any(observations != last, axis=1))  # an episode that is over shows its last state for ever
-        last[:] = observations
-
-    result = rollout(
-        policy,
-        make if fault is None else lambda: FaultyEnv(make(), FAULTS[fault], deviation),
-        episodes,
-        seed=EVALUATION_SEED,
-        n_envs=episodes,
-        record=record,
-    )
-    playing = np.concatenate(under_way)
-    far = np.concatenate([t.state_share > LIMIT for t in told])[playing]
-    guarded = [np.zeros(episodes) if t.guarded is None else t.guarded for t in told]
-    score_range = policy.origin.score_range
-    scores = np.array(result.returns)
+    mean, deviation = np.asarray(policy.scaling.observation_mean), np.asarray(policy.scaling.observation_std)
+    faulty = make if fault is None else lambda: FaultyEnv(make(), FAULTS[fault], mean, deviation)
+    result = rollout(policy, faulty, episodes, seed=EVALUATION_SEED, n_envs=episodes)
+    returns, score_range = np.array(result.returns), policy.origin.score_range
     return {
         "seed": policy.origin.seed,
-        "scores": (scores if score_range is None else normalized_scores(scores, score_range)).tolist(),
+        "scores": (returns if score_range is None else normalized_scores(returns, score_range)).tolist(),
         "lengths": result.lengths,
-        "far_states": float(np.mean(far)),
-        "guarded": float(np.mean(np.concatenate(guarded)[playing])),
+        "guarded": result.guarded,
     }
 
 
@@ -125,19 +94,21 @@ def measure(dataset: Dataset, where: Path, runs: Path, seeds: int, steps: int, e
     found: dict[str, Any] = {"dataset": dataset.name, "plays": {}}
     if where.exists():
         found = json.loads(where.read_text())
+    found |= {"updates": steps, "episodes": episodes, "seeds": seeds}
     trained: dict[Constraint, Run] = {}
     for constraint in ("lagrangian", "none"):
         algorithm = replace(DROP.small(), constraint=constraint)
-        out = runs / dataset.name / constraint
-        trained[constraint] = fit(dataset, algorithm, out=out, seeds=seeds, steps=steps)
-    found |= {"updates": steps, "episodes": episodes, "seeds": seeds}
-    for play in plays():
-        if play.name in found["plays"]:
-            continue
-        policies = [load_policy(trained[play.constraint].path, seed=s, **play.settings) for s in range(seeds)]
-        found["plays"][play.name] = [played(policy, play.fault, episodes) for policy in policies]
-        print(dataset.name, play.name, [round(float(np.mean(r["scores"])), 1) for r in found["plays"][play.name]])
-        _write(where, found)
+        trained[constraint] = fit(dataset, algorithm, out=runs / dataset.name / constraint, seeds=seeds, steps=steps)
+    for case in cases():
+        plays = found["plays"].setdefault(case.name, {})
+        for how, guard in (("unguarded", None), ("guarded", True)):
+            if how in plays:
+                continue
+            path, settings = trained[case.constraint].path, case.settings | {"guard": guard}
+            policies = [load_policy(path, seed=seed, **settings) for seed in range(seeds)]
+            plays[how] = [played(policy, case.fault, episodes) for policy in policies]
+            print(dataset.name, case.name, how, [round(float(np.mean(r["scores"])), 1) for r in plays[how]], flush=True)
+            _write(where, found)
     if "cost" not in found:
         found["cost"] = {str(n): guard_cost(trained["lagrangian"], n) for n in (1, 10)}
         _write(where, found)
@@ -145,7 +116,7 @@ def measure(dataset: Dataset, where: Path, runs: Path, seeds: int, steps: int, e
 
 def _write(where: Path, found: dict[str, Any]) -> None:
     where.parent.mkdir(parents=True, exist_ok=True)
-    where.write_text(json.dumps(found, indent=1) + "\n")
+    where.write_text(json.dumps(found) + "\n")
 
 
 # --- what came out ---
@@ -153,25 +124,25 @@ def _write(where: Path, found: dict[str, Any]) -> None:
 
 def show(found: dict[str, Any]) -> None:
     console = Console(width=140)
-    headings = ("play", "score", "95 % of IQM", "far states", "guard steps in", "guarded − unguarded, same episodes")
-    table = Table(*headings, title=f"{found['dataset']}", box=MARKDOWN)
-    for name, results in ((p.name, found["plays"][p.name]) for p in plays() if p.name in found["plays"]):
-        scores = [np.array(r["scores"]) for r in results]
-        low, high = bootstrap_interval([s.tolist() for s in scores])
-        plain = found["plays"].get(name.removesuffix(", guarded"))
-        gain = "" if plain is results else _gain(scores, [np.array(r["scores"]) for r in plain])
-        shares = (f"{100 * np.mean([r[key] for r in results]):.1f} %" for key in ("far_states", "guarded"))
-        table.add_row(name, f"{np.mean(scores):.1f}", f"{low:.0f} … {high:.0f}", *shares, gain)
+    headings = ("", "unguarded", "guarded", "difference (95 %)", "guard steps in")
+    title = f"{found['dataset']}: mean scores of {found['seeds']} seeds × {found['episodes']} episodes"
+    table = Table(*headings, title=title, box=MARKDOWN)
+    for name, plays in found["plays"].items():
+        if len(plays) == 2:
+            table.add_row(name, *_row(plays["unguarded"], plays["guarded"]))
     console.print(table)
     for n, cost in found.get("cost", {}).items():
         times = f"{cost['ms']:.2f} ms, guarded {cost['guarded_ms']:.2f} ms, ratio {cost['ratio']:.2f}"
         console.print(f"a call for {n} environments: {times}")
 
 
-def _gain(scores: list[np.ndarray], plain: list[np.ndarray]) -> str:
-    """The mean difference, and two standard errors over all pairs of episodes with the same seeds."""
-    pairs = np.concatenate(scores) - np.concatenate(plain)
-    return f"{pairs.mean():+.1f} ± {2 * pairs.std(ddof=1) / np.sqrt(len(pairs)):.1f}"
+def _row(unguarded: list[dict[str, Any]], guarded: list[dict[str, Any]]) -> tuple[str, ...]:
+    """The difference is between episodes with the same seeds; both training seeds and episodes are resampled."""
+    plain, held = (np.array([r["scores"] for r in results]) for results in (unguarded, guarded))
+    low, high = bootstrap_interval((held - plain).tolist(), lambda values: values.mean(axis=-1))
+    share = sum(sum(r["guarded"]) for r in guarded) / sum(sum(r["lengths"]) for r in guarded)
+    difference = f"{(held - plain).mean():+.1f} ({low:+.1f} … {high:+.1f})"
+    return f"{plain.mean():.1f}", f"{held.mean():.1f}", difference, f"{100 * share:.1f} %"
 
 
 def main() -> None:
@@ -179,7 +150,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="a file with a task of its own instead of the maze")
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--runs", type=Path, default=Path("runs/trust"), help="where models are trained")
-    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--seeds", type=int, default=4)
     parser.add_argument("--steps", type=int, default=2500)
     parser.add_argument("--episodes", type=int, default=10)
     parser.add_argument("--table", action="store_true")

@@ -208,7 +208,7 @@ def _guarded(policy: Policy, support: Support | None, where: str) -> Policy:
             f"{where}: was made before droprl kept what the data supports, which the guard needs: run the same "
             "`drop train` command again to add it, or leave out --guard"
         )
-    return replace(policy, guard=make_guard(support, policy.embeddings, policy.adaptation.guard_quantile))
+    return replace(policy, guard=make_guard(support, policy.embeddings, policy.adaptation))
 
 
 def _unguarded(policy: Policy) -> Policy:

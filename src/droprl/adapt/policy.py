@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from droprl.adapt.guard import Guard
+from droprl.adapt.guard import Guard, Guarded
 from droprl.adapt.inference import Adaptation, Inferred, Score, infer
 from droprl.networks import AnyScoreModel, BehaviorPolicy, score_of_behavior
 
@@ -66,7 +66,7 @@ class Episode(NamedTuple):
 
     step: Array
     inferred: Inferred
-    guarded: Array | None = None  # whether the guard chose that embedding; None where there is no guard
+    guarded: Guarded | None = None  # None where there is no guard
 
 
 class AdaptivePolicy(eqx.Module):
@@ -81,31 +81,36 @@ class AdaptivePolicy(eqx.Module):
 
     def start(self, n: int) -> Episode:
         z = jnp.zeros((n, self.embeddings.shape[1]), self.embeddings.dtype)
-        guarded = None if self.guard is None else jnp.zeros(n, bool)
         inferred = Inferred(z, jnp.zeros(n, z.dtype), jnp.zeros(n, jnp.int32))
-        return Episode(jnp.zeros(n, jnp.int32), inferred, guarded)
+        return Episode(jnp.zeros(n, jnp.int32), inferred, None if self.guard is None else self.guard.start(n))
 
     def act(self, carry: Episode, observations: Array, key: Array) -> tuple[Episode, Array]:
+        step = carry.step + 1
+        if self.guard is not None and carry.guarded is not None:
+            guarded = jax.vmap(self.guard.read)(observations, carry.guarded, carry.step > 0)
+            observations = guarded.gone_by(observations)
+            # The clock starts with the first observation that is believed: what is inferred before it is not kept.
+            carry, step = carry._replace(guarded=guarded), jnp.where((carry.step == 0) & (guarded.doubts > 0), 0, step)
         due = carry.step == 0
         if self.adaptation.rule in ("best-ada", "grad-ada"):
             due = carry.step % self.adaptation.reinference_interval == 0
         # The whole batch skips the search when no episode is due, which is what makes DROP(m) cheap.
-        before = carry.inferred, carry.guarded
-        found = jax.lax.cond(jnp.any(due), lambda: jax.vmap(self._infer_after)(observations, carry), lambda: before)
-        inferred, stepped_in = jax.tree.map(
-            lambda new, old: jnp.where(due.reshape(due.shape + (1,) * (new.ndim - 1)), new, old), found, before
+        found = jax.lax.cond(jnp.any(due), lambda: jax.vmap(self._infer_after)(observations, carry), lambda: carry)
+        after = jax.tree.map(
+            lambda new, old: jnp.where(due.reshape(due.shape + (1,) * (new.ndim - 1)), new, old), found, carry
         )
-        actions = _actions(self.behavior_policy, observations, inferred.z, key, self.sample_actions)
-        return Episode(carry.step + 1, inferred, stepped_in), actions
+        actions = _actions(self.behavior_policy, observations, after.inferred.z, key, self.sample_actions)
+        return after._replace(step=step), actions
 
-    def _infer_after(self, observation: Array, episode: Episode) -> tuple[Inferred, Array | None]:
+    def _infer_after(self, observation: Array, episode: Episode) -> Episode:
+        """The episode with a new embedding."""
         began = Inferred(self.embeddings[0], jnp.zeros((), self.embeddings.dtype), jnp.zeros((), jnp.int32))
         last = jax.tree.map(lambda new, old: jnp.where(episode.step == 0, new, old), began, episode.inferred)
         found = self.infer(observation, last)
-        if self.guard is None:
-            return found, None
-        held = jnp.where(episode.step == 0, found.z, last.z)
-        return self.guard.checked(observation, found, held, self.score_at(observation), self.embeddings)
+        if self.guard is None or episode.guarded is None:
+            return episode._replace(inferred=found)
+        found, replaced = self.guard.checked(found, self.score_at(observation), self.embeddings)
+        return episode._replace(inferred=found, guarded=episode.guarded._replace(replaced=replaced))
 
     def infer(self, observation: Array, last: Inferred | None = None) -> Inferred:
         """z*(s) for one state, unguarded."""

@@ -17,7 +17,8 @@ class Trust(NamedTuple):
     """For one action, or for each of several. What a policy cannot tell is None."""
 
     score: Any
-    """f(s, β(s, z), z): the return that the score model promises from here, with the z in use."""
+    """f(s, β(s, z), z): the return that the score model promises from here, with the z in use. Under a guard s is the
+    observation that the action went by."""
     embedding_distance: Any
     """How far that z lies from the nearest z_n; whitened embeddings have a standard deviation of 1."""
     state_distance: Any
@@ -25,15 +26,17 @@ class Trust(NamedTuple):
     state_share: Any
     """The share of the data's own states that lie nearer to it: 0.99 is farther out than 99 % of them."""
     guarded: Any
-    """Whether the guard chose z. None without a guard."""
+    """Whether the guard stepped in: the action went by an earlier observation, or z is the guard's. None: no guard."""
 
 
 def trust(policy: Policy, support: Support | None, carry: Carry, observations: Array) -> Trust:
     """Of the actions just taken at these normalised observations, with the memory after them."""
     score = embedding_distance = state_distance = state_share = stepped_in = None
     if isinstance(policy, AdaptivePolicy) and isinstance(carry, Episode):
-        z, stepped_in = carry.inferred.z, carry.guarded
-        score = jax.vmap(lambda observation, z: policy.score_at(observation)(z))(observations, z)
+        z, gone_by = carry.inferred.z, observations
+        if carry.guarded is not None:
+            stepped_in, gone_by = carry.guarded.stepped_in, carry.guarded.gone_by(observations)
+        score = jax.vmap(lambda observation, z: policy.score_at(observation)(z))(gone_by, z)
         embedding_distance = jax.vmap(lambda z: nearest_embedding(z, policy.embeddings)[1])(z)
     if support is not None:
         state_distance = jax.vmap(support.distance)(observations)

@@ -45,9 +45,11 @@ class AdaptationOptions:
     reinference_interval: int | None = None
     """m of DROP(m): infer z anew every m steps."""
     guard: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
-    """Fall back to a sub-task's own z where z or the state is farther out than the data supports."""
-    guard_quantile: float | None = None
-    """With --guard: a state is too far out that is farther from the data than this share of the data's own states."""
+    """Go by the last believable observation where one is a fault, and by a sub-task's own z where ascent left it."""
+    guard_margin: float | None = None
+    """With --guard: a fault lies so many times as far from the data as 99.9 % of the data's own states."""
+    guard_patience: int | None = None
+    """With --guard: go by an earlier observation for so many steps in a row at most."""
 
     def chosen(self) -> dict[str, Any]:
         given = vars(self) | {"guard": self.guard or None}
@@ -94,6 +96,11 @@ def print_scores(evaluations: list[Evaluation]) -> None:
     """The table, and what to know before comparing its scores with others."""
     console = Console()
     console.print(score_table(evaluations))
+    for e in evaluations:
+        if e.guarded is not None:
+            console.print(
+                f"The guard of {e.rule} stepped in at {100 * e.guarded:.2g} % of the actions.", highlight=False
+            )
     for caveat in dict.fromkeys(e.caveat for e in evaluations if e.caveat):
         console.print(f"Not quite D4RL's scores: {caveat}.", highlight=False, soft_wrap=True)
 

@@ -42,10 +42,9 @@ class Support(NamedTuple):
         nearer = jnp.searchsorted(jnp.asarray(self.levels), jnp.asarray(distance), side="left")
         return nearer / self.levels.shape[0]
 
-    def limit(self, quantile: float) -> float:
-        """The distance beyond which more than this share of the data's own states lie nearer."""
-        place = int(quantile * len(self.levels))
-        return float(self.levels[place]) if place < len(self.levels) else np.inf
+    def limit(self, share: float) -> float:
+        """The distance that this share of the data's own states do not exceed."""
+        return float(self.levels[round(share * (LEVELS - 1))])
 
 
 def fit_support(dataset: Dataset, scaling: Scaling, n_prototypes: int = PROTOTYPES, seed: int = 0) -> Support:
