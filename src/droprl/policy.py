@@ -1,7 +1,7 @@
 """A trained policy as people use it: observations and actions in the task's own units, saved and loaded whole.
 
 A policy folder holds `policy.json` (config, sizes, where it came from) and `policy.safetensors` (weights, embeddings,
-normaliser, action bounds). Loading it needs neither the dataset nor the run.
+normaliser, action bounds, what the data supports). Loading it needs neither the dataset nor the run.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from droprl.adapt import Policy, tell_rewards
+from droprl.adapt import AdaptivePolicy, Policy, Trust, tell_rewards, trust
+from droprl.adapt.guard import make_guard
 from droprl.adapt.policy import Carry
 from droprl.algorithms import Algorithm
 from droprl.data.scaling import Scaling
+from droprl.data.support import Support, support_shapes
 from droprl.data.transitions import Spec
 from droprl.errors import DropError
 from droprl.seals import RESTORE, digest, read_sealed, sealed
@@ -50,14 +52,23 @@ class LoadedPolicy:
     """Acts for one episode, or for a batch of episodes side by side; call `reset()` before new ones."""
 
     def __init__(
-        self, policy: Policy, algorithm: Algorithm, spec: Spec, scaling: Scaling, origin: Origin, where: str
+        self,
+        policy: Policy,
+        algorithm: Algorithm,
+        spec: Spec,
+        scaling: Scaling,
+        origin: Origin,
+        where: str,
+        support: Support | None = None,
     ) -> None:
-        self.policy, self.algorithm, self.spec, self.scaling, self.origin = policy, algorithm, spec, scaling, origin
+        self.algorithm, self.spec, self.scaling, self.origin = algorithm, spec, scaling, origin
+        self.policy, self.support = _guarded(policy, support, where), support
         self._where = where
         # Once, not with every action; and as leaves, because taking modules apart takes longer than a small product.
-        self._leaves, structure = jax.tree.flatten(jax.device_put((policy, scaling)))
+        self._leaves, structure = jax.tree.flatten(jax.device_put((self.policy, scaling)))
         self._step = _compiled_step(structure)
         self._carry: Carry = None
+        self._seen: np.ndarray | None = None
         self._n_episodes, self._n_actions = 0, 0
 
     def __repr__(self) -> str:
@@ -97,7 +108,25 @@ class LoadedPolicy:
         key = jax.random.key(self._n_actions) if self.policy.draws else None
         self._carry, actions = self.step(self._carry, batch, key)
         self._n_actions += 1
+        self._seen = given
         return actions if given.ndim == 2 else actions[0]
+
+    def trust(self) -> Trust:
+        """How sure the policy is of the action that `act` gave last, or of each of them."""
+        if self._carry is None or self._seen is None:
+            raise DropError(f"{self._where}: has not acted in this episode: call act() first")
+        found = self.trust_after(self._carry, np.atleast_2d(self._seen))
+        if self._seen.ndim == 2:
+            return found
+        return Trust(*(None if value is None else value[0].item() for value in found))
+
+    def trust_after(self, carry: Carry, observations: np.ndarray) -> Trust:
+        """The same for callers that keep the memory themselves: that after `step`, and the observations it was given.
+
+        It is a call of its own: who does not ask does not pay.
+        """
+        given = jnp.asarray(observations, jnp.float32)
+        return jax.tree.map(np.asarray, _trust(self.policy, self.scaling, self.support, carry, given))
 
     def _rewards(self, given: float | np.ndarray) -> np.ndarray:
         try:
@@ -112,7 +141,7 @@ class LoadedPolicy:
 
     def reset(self) -> None:
         """Forget the episodes under way."""
-        self._carry = None
+        self._carry = self._seen = None
 
     def start(self, n: int) -> Carry:
         """The memory of n new episodes, for callers that keep it themselves."""
@@ -130,7 +159,7 @@ class LoadedPolicy:
         policy: Any = self.policy
         if algorithm.adaptation is not None:
             policy = replace(policy, adaptation=algorithm.adaptation)
-        return LoadedPolicy(policy, algorithm, self.spec, self.scaling, self.origin, self._where)
+        return LoadedPolicy(policy, algorithm, self.spec, self.scaling, self.origin, self._where, self.support)
 
     def save(self, path: str | Path) -> Path:
         """Write the policy folder."""
@@ -141,12 +170,14 @@ class LoadedPolicy:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise DropError(f"{folder}: cannot be made ({error.strerror}): choose another folder") from error
-        content = arrays_to_bytes({"policy": self.policy, "scaling": self.scaling})
+        arrays = {"policy": _unguarded(self.policy), "scaling": self.scaling, "support": self.support}
+        content = arrays_to_bytes(arrays)
         header = {
             "droprl": __version__,
             "algorithm": algorithm_to_dict(self.algorithm),
             "spec": asdict(self.spec),
             "origin": asdict(self.origin),
+            "prototypes": 0 if self.support is None else len(self.support.prototypes),
             "sha256": digest(content),
         }
         # The header decides: an older policy stands until it is replaced, and from then on the new one does.
@@ -176,6 +207,27 @@ def _compiled_step(structure: Any) -> Callable[..., tuple[Carry, Array]]:
     return jax.jit(step)
 
 
+@jax.jit
+def _trust(policy: Policy, scaling: Scaling, support: Support | None, carry: Carry, observations: Array) -> Trust:
+    return trust(policy, support, carry, jnp.asarray(scaling.observations_in(observations)))
+
+
+def _guarded(policy: Policy, support: Support | None, where: str) -> Policy:
+    """The policy with its guard where its settings ask for one, and without where they do not."""
+    if not isinstance(policy, AdaptivePolicy) or not policy.adaptation.guard:
+        return _unguarded(policy)
+    if support is None:
+        raise DropError(
+            f"{where}: was made before droprl kept what the data supports, which the guard needs: run the same "
+            "`drop train` command again to add it, or leave out --guard"
+        )
+    return replace(policy, guard=make_guard(support, policy.embeddings, policy.adaptation))
+
+
+def _unguarded(policy: Policy) -> Policy:
+    return replace(policy, guard=None) if isinstance(policy, AdaptivePolicy) else policy
+
+
 def load_policy(
     path: str | Path,
     *,
@@ -203,8 +255,8 @@ def policy_of_run(run: Run, seed: int | None = None, step: int | None = None, **
     algorithm = _adapted(config.algorithm, adaptation)
     checkpoint = run.checkpoint(step)
     origin = Origin(data.name, data.env, data.score_range, chosen_seed, checkpoint.step)
-    state = run.state(chosen_seed, checkpoint)
-    return LoadedPolicy(algorithm.policy(state), algorithm, run.spec(), run.scaling(), origin, str(run.path))
+    policy = algorithm.policy(run.state(chosen_seed, checkpoint))
+    return LoadedPolicy(policy, algorithm, run.spec(), run.scaling(), origin, str(run.path), run.support())
 
 
 def _load_saved(folder: Path, adaptation: dict[str, Any]) -> LoadedPolicy:
@@ -215,13 +267,13 @@ def _load_saved(folder: Path, adaptation: dict[str, Any]) -> LoadedPolicy:
     origin = from_dict(Origin, header.get("origin"), str(where))
     content = _weights(folder, str(header.get("sha256")))
     try:
-        skeleton = _skeleton(algorithm, spec)
+        skeleton = _skeleton(algorithm, spec, header.get("prototypes", 0))
     except (DropError, ValueError, TypeError, OverflowError, ZeroDivisionError) as error:
         reason = " ".join(str(error).split())
         raise DropError(f"{where}: its sizes make no network ({reason}): {RESTORE}") from error
     arrays = arrays_from_bytes(content, skeleton, folder / WEIGHTS)
-    scaling = jax.tree.map(np.asarray, arrays["scaling"])
-    return LoadedPolicy(arrays["policy"], algorithm, spec, scaling, origin, str(folder))
+    scaling, support = jax.tree.map(np.asarray, (arrays["scaling"], arrays["support"]))
+    return LoadedPolicy(arrays["policy"], algorithm, spec, scaling, origin, str(folder), support)
 
 
 def _weights(folder: Path, sha256: str) -> bytes:
@@ -231,7 +283,7 @@ def _weights(folder: Path, sha256: str) -> bytes:
     return read_bytes(folder / WEIGHTS, sha256)
 
 
-def _skeleton(algorithm: Algorithm, spec: Spec) -> dict[str, Any]:
+def _skeleton(algorithm: Algorithm, spec: Spec, n_prototypes: int) -> dict[str, Any]:
     """Shapes alone: whatever sizes the file asks for, nothing is allocated. Layers, though, are made one by one."""
     depths = [np.max(getattr(algorithm, name)) for name in vars(algorithm) if "depth" in name]
     if max(depths, default=0) > MOST_LAYERS:
@@ -239,7 +291,8 @@ def _skeleton(algorithm: Algorithm, spec: Spec) -> dict[str, Any]:
     policy = jax.eval_shape(lambda: algorithm.policy(algorithm.init(jax.random.key(0), spec)))
     o, a = (jax.ShapeDtypeStruct((size,), np.float32) for size in (spec.observation_size, spec.action_size))
     scaling: Any = Scaling
-    return {"policy": policy, "scaling": scaling(o, o, a, a)}
+    support = support_shapes(spec.observation_size, n_prototypes) if n_prototypes else None  # older files have none
+    return {"policy": policy, "scaling": scaling(o, o, a, a), "support": support}
 
 
 def _adapted(algorithm: Algorithm, changes: dict[str, Any]) -> Algorithm:

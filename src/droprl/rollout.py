@@ -33,6 +33,7 @@ class Rollout:
     returns: list[float]
     lengths: list[int]
     terminated: list[bool]  # the task ended; otherwise the clock ran out
+    guarded: list[int] | None  # at how many actions the guard stepped in; None without a guard
     seconds_per_action: float  # the policy's part, for one of the actions that it took at once
 
 
@@ -141,7 +142,7 @@ def _play(
 ) -> list[Rollout]:
     n, each = len(players.policies), len(envs) // len(players.policies)
     returns, lengths = np.zeros((n, episodes)), np.zeros((n, episodes), int)
-    terminated = np.zeros((n, episodes), bool)
+    terminated, guarded = np.zeros((n, episodes), bool), np.zeros((n, episodes), int)
     owner = np.repeat(np.arange(n), each)  # the policy in each environment
     playing = np.tile(np.arange(each), n)  # and its episode; −1 when there is none left for it
     waiting = np.full(n, each)  # the episode of each policy that comes next
@@ -157,13 +158,14 @@ def _play(
             actions_taken += int((playing >= 0).sum())
         calls += 1
         rewards, began_anew = np.zeros(len(envs)), np.zeros(len(envs), bool)
-        seen = observations.copy()
+        seen, stepped_in = observations.copy(), _stepped_in(carry)
         for i in np.flatnonzero(playing >= 0):
             at = owner[i], playing[i]
             observation, reward, ended, truncated, _ = envs[i].step(actions[i])
             observations[i], rewards[i] = observation, float(reward)
             returns[at] += float(reward)
             lengths[at] += 1
+            guarded[at] += 0 if stepped_in is None else stepped_in[i]
             if ended or truncated:
                 terminated[at] = ended
                 began_anew[i] = True
@@ -177,8 +179,16 @@ def _play(
         if on_step is not None:
             on_step(int(waiting.sum() - (playing >= 0).sum()))
     per_action = seconds / actions_taken if actions_taken else float("nan")
-    columns = zip(returns.tolist(), lengths.tolist(), terminated.tolist(), strict=True)
-    return [Rollout(*earned, per_action) for earned in columns]
+    counts = [None] * n if _stepped_in(fresh) is None else guarded.tolist()
+    columns = zip(returns.tolist(), lengths.tolist(), terminated.tolist(), counts, strict=True)
+    return [Rollout(*played, per_action) for played in columns]
+
+
+def _stepped_in(carry: Carry) -> np.ndarray | None:
+    """For each environment, whether the guard did so at its last action."""
+    if not isinstance(carry, Episode) or carry.guarded is None:
+        return None
+    return np.asarray(carry.guarded.stepped_in).ravel()
 
 
 class Trajectory(NamedTuple):

@@ -2,6 +2,7 @@
 
 from droprl.adapt.inference import RULES, Adaptation, InferenceRule, Inferred, infer
 from droprl.adapt.policy import AdaptivePolicy, FixedPolicy, HearsRewards, Policy, tell_rewards
+from droprl.adapt.trust import Trust, trust
 
 __all__ = [
     "RULES",
@@ -12,6 +13,8 @@ __all__ = [
     "InferenceRule",
     "Inferred",
     "Policy",
+    "Trust",
     "infer",
     "tell_rewards",
+    "trust",
 ]

@@ -48,12 +48,18 @@ class Adaptation:
     """Let grad-ada also ascend from the z* of the episode's last inference."""
     reinference_interval: int = 1
     """m of DROP(m): best-ada and grad-ada infer z anew every m steps."""
+    guard: bool = False
+    """Go by the last believable observation where one is a fault, and by a sub-task's own z where ascent left it."""
+    guard_margin: float = 1.5
+    """An observation is a fault that lies so many times as far from the data as 99.9 % of the data's own states."""
+    guard_patience: int = 10
+    """Go by an earlier observation for so many steps in a row at most: a fault that lasts is not waited out."""
 
     def __post_init__(self) -> None:
-        require(self, "at least 0", "ascent_steps", "tolerance")
+        require(self, "at least 0", "ascent_steps", "tolerance", "guard_patience")
         require(self, "at least 1", "halve_every")
         require(self, "at least 1", "starts", "reinference_interval")
-        require(self, "above 0", "step_size", "trust_radius")
+        require(self, "above 0", "step_size", "trust_radius", "guard_margin")
 
 
 class Inferred(NamedTuple):

@@ -15,7 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from droprl.adapt.inference import Adaptation, Inferred, infer
+from droprl.adapt.guard import Guard, Guarded
+from droprl.adapt.inference import Adaptation, Inferred, Score, infer
 from droprl.networks import AnyScoreModel, BehaviorPolicy, score_of_behavior
 
 Carry = Any
@@ -74,6 +75,7 @@ class Episode(NamedTuple):
 
     step: Array
     inferred: Inferred
+    guarded: Guarded | None = None  # None where there is no guard
 
 
 class AdaptivePolicy(eqx.Module):
@@ -84,46 +86,63 @@ class AdaptivePolicy(eqx.Module):
     embeddings: Array  # (N, embedding_size)
     adaptation: Adaptation = eqx.field(static=True)
     sample_actions: bool = eqx.field(static=True)
+    guard: Guard | None = None
 
     def start(self, n: int) -> Episode:
         z = jnp.zeros((n, self.embeddings.shape[1]), self.embeddings.dtype)
-        return Episode(jnp.zeros(n, jnp.int32), Inferred(z, jnp.zeros(n, z.dtype), jnp.zeros(n, jnp.int32)))
+        inferred = Inferred(z, jnp.zeros(n, z.dtype), jnp.zeros(n, jnp.int32))
+        return Episode(jnp.zeros(n, jnp.int32), inferred, None if self.guard is None else self.guard.start(n))
 
     def act(self, carry: Episode, observations: Array, key: Array | None) -> tuple[Episode, Array]:
-        inferred = self._inferred(carry, observations)
-        actions = _actions(self.behavior_policy, observations, inferred.z, key, self.draws)
-        return Episode(carry.step + 1, inferred), actions
+        step = carry.step + 1
+        if self.guard is not None and carry.guarded is not None:
+            guarded = jax.vmap(self.guard.read)(observations, carry.guarded, carry.step > 0)
+            observations = guarded.gone_by(observations)
+            # The clock starts with the first observation that is believed: what is inferred before it is not kept.
+            carry, step = carry._replace(guarded=guarded), jnp.where((carry.step == 0) & (guarded.doubts > 0), 0, step)
+        after = self._inferred(carry, observations)
+        actions = _actions(self.behavior_policy, observations, after.inferred.z, key, self.draws)
+        return after._replace(step=step), actions
 
     @property
     def draws(self) -> bool:
         return self.sample_actions
 
-    def _inferred(self, carry: Episode, observations: Array) -> Inferred:
-        """What the episodes go by in this step: inferred anew in those that are due."""
+    def _inferred(self, carry: Episode, observations: Array) -> Episode:
+        """The episodes with a new embedding in those that are due."""
         infer_all = jax.vmap(self._infer_after)
         adapts = self.adaptation.rule in ("best-ada", "grad-ada")
         if adapts and self.adaptation.reinference_interval == 1:
             return infer_all(observations, carry)
         due = carry.step % self.adaptation.reinference_interval == 0 if adapts else carry.step == 0
         # The whole batch skips the search when no episode is due, which is what makes DROP(m) cheap.
-        new = jax.lax.cond(jnp.any(due), lambda: infer_all(observations, carry), lambda: carry.inferred)
+        found = jax.lax.cond(jnp.any(due), lambda: infer_all(observations, carry), lambda: carry)
         return jax.tree.map(
-            lambda new, old: jnp.where(due.reshape(due.shape + (1,) * (new.ndim - 1)), new, old), new, carry.inferred
+            lambda new, old: jnp.where(due.reshape(due.shape + (1,) * (new.ndim - 1)), new, old), found, carry
         )
 
-    def _infer_after(self, observation: Array, episode: Episode) -> Inferred:
+    def _infer_after(self, observation: Array, episode: Episode) -> Episode:
+        """The episode with a new embedding."""
         began = Inferred(self.embeddings[0], jnp.zeros((), self.embeddings.dtype), jnp.zeros((), jnp.int32))
         last = jax.tree.map(lambda new, old: jnp.where(episode.step == 0, new, old), began, episode.inferred)
-        return self.infer(observation, last)
+        found = self.infer(observation, last)
+        if self.guard is None or episode.guarded is None:
+            return episode._replace(inferred=found)
+        found, replaced = self.guard.checked(found, self.score_at(observation), self.embeddings)
+        return episode._replace(inferred=found, guarded=episode.guarded._replace(replaced=replaced))
 
     def infer(self, observation: Array, last: Inferred | None = None) -> Inferred:
-        """z*(s) for one state."""
+        """z*(s) for one state, unguarded."""
+        return infer(self.score_at(observation), self.embeddings, self.adaptation, last)
+
+    def score_at(self, observation: Array) -> Score:
+        """z ↦ f(s, β(s, z), z)."""
         encoded = self.behavior_policy.encode(observation)
 
         def score(z: Array) -> Array:
             return score_of_behavior(self.score_model, self.behavior_policy, observation, encoded, z)
 
-        return infer(score, self.embeddings, self.adaptation, last)
+        return score
 
 
 def _actions(behavior_policy: BehaviorPolicy, observations: Array, z: Array, key: Array | None, draws: bool) -> Array:

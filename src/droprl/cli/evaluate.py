@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+import tyro
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
@@ -41,9 +42,16 @@ class AdaptationOptions:
     """Let grad-ada also ascend from the last state's z*."""
     reinference_interval: int | None = None
     """m of DROP(m): infer z anew every m steps."""
+    guard: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Go by the last believable observation where one is a fault, and by a sub-task's own z where ascent left it."""
+    guard_margin: float | None = None
+    """With --guard: a fault lies so many times as far from the data as 99.9 % of the data's own states."""
+    guard_patience: int | None = None
+    """With --guard: go by an earlier observation for so many steps in a row at most."""
 
     def chosen(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if value is not None}
+        given = vars(self) | {"guard": self.guard or None}
+        return {name: value for name, value in given.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -86,6 +94,11 @@ def print_scores(evaluations: list[Evaluation]) -> None:
     """The table, and what to know before comparing its scores with others."""
     console = Console()
     console.print(score_table(evaluations))
+    for e in evaluations:
+        if e.guarded is not None:
+            console.print(
+                f"The guard of {e.rule} stepped in at {100 * e.guarded:.2g} % of the actions.", highlight=False
+            )
     for caveat in dict.fromkeys(e.caveat for e in evaluations if e.caveat):
         console.print(f"Not quite D4RL's scores: {caveat}.", highlight=False, soft_wrap=True)
 

@@ -79,6 +79,8 @@ def _adaptive(policy: AdaptivePolicy, scaling: Scaling, observation: np.ndarray)
     """A rule that infers z afresh at every step remembers nothing; others keep z, and the clock that says when it is
     due. After a warm start the next ascent also asks which sub-task's embedding z came from: `start`."""
     adaptation = policy.adaptation
+    if policy.guard is not None:
+        raise DropError("the guard is not part of an ONNX file: export the policy without it, or save it with --out")
     anew, ascends = (adaptation.rule in rules for rules in (("best-ada", "grad-ada"), ("grad", "grad-ada")))
     if adaptation.tolerance > 0 and ascends:
         raise DropError(

@@ -39,6 +39,7 @@ class Episodes:
     returns: list[float]
     lengths: list[int]
     scores: list[float] | None  # D4RL-normalised, where the task has reference returns
+    guarded: list[int] | None = None  # at how many actions the guard stepped in; None without a guard
 
     @property
     def values(self) -> list[float]:
@@ -64,6 +65,7 @@ class Evaluation:
     interval: tuple[float, float]
     caveat: str | None  # why scores in `env` are not quite D4RL's, where that is so
     milliseconds_per_action: float | None  # None where every episode ended with its first action, which compiles
+    guarded: float | None = None  # the share of all actions at which the guard stepped in; None without a guard
 
     @property
     def particulars(self) -> list[str]:
@@ -184,7 +186,7 @@ def _play(
             score_range = policy.origin.score_range
             scores = None if score_range is None else normalized_scores(np.array(result.returns), score_range).tolist()
             origin = policy.origin
-            found = Episodes(origin.seed, origin.step, result.returns, result.lengths, scores)
+            found = Episodes(origin.seed, origin.step, result.returns, result.lengths, scores, result.guarded)
             played.append((found, result.seconds_per_action))
     return played
 
@@ -220,7 +222,13 @@ def _summary(
         interval=bootstrap_interval(list(groups.values())),
         caveat=task.caveat if task is not None and policy.origin.score_range is not None else None,
         milliseconds_per_action=1e3 * float(np.mean(seconds)) if seconds else None,
+        guarded=_guarded_share(results),
     )
+
+
+def _guarded_share(results: list[Episodes]) -> float | None:
+    counts = [count for r in results for count in r.guarded or ()]
+    return sum(counts) / sum(length for r in results for length in r.lengths) if counts else None
 
 
 def _file_name(policy: LoadedPolicy, protocol: Protocol, changed: dict[str, Any]) -> str:

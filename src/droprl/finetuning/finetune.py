@@ -259,7 +259,8 @@ class _Tuning:
         def policy(state: Any, step: int) -> LoadedPolicy:
             origin = Origin(**asdict(began.origin) | {"step": step})
             acting = began.algorithm.policy(state)
-            return LoadedPolicy(acting, began.algorithm, began.spec, began.scaling, origin, str(self.folder))
+            settings = began.algorithm, began.spec, began.scaling, origin, str(self.folder), began.support
+            return LoadedPolicy(acting, *settings)
 
         def play(state: Any, env_seed: int, limit: int) -> Trajectory:
             noise = np.random.default_rng([seed, env_seed])

@@ -17,6 +17,7 @@ import numpy as np
 from droprl.algorithms import ALGORITHMS, Algorithm
 from droprl.algorithms.protocol import State
 from droprl.data import Dataset, load_dataset
+from droprl.data.support import fit_support
 from droprl.data.transitions import Prepared
 from droprl.errors import DropError
 from droprl.train.checkpoints import save_checkpoint
@@ -74,6 +75,8 @@ def fit(
     path = Path(out) if out is not None else default_out(dataset, resolved)
     with locked(path):
         run = open_run(path, config, prepared, dataset.returns)
+        if not (run.path / "support.json").exists():  # new, or from before it was kept
+            run.keep_support(fit_support(dataset, prepared.scaling))
         remove_partial(run.checkpoint_folder)
         if not run.finished:
             _train(run, make_loop(resolved, prepared, config.seeds, dataset), progress)

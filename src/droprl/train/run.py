@@ -1,4 +1,5 @@
-"""A run directory: `config.json`, `data.json`, `metrics.jsonl`, `checkpoints/`, `evaluations/`, `report.html`.
+"""A run directory: `config.json`, `data.json`, `support.json` with its arrays, `metrics.jsonl`, `checkpoints/`,
+`evaluations/`, `report.html`.
 
 Only the process that holds the lock writes here. Everything in it is whole or not there.
 """
@@ -18,13 +19,14 @@ import jax
 import numpy as np
 
 from droprl.data.scaling import Scaling
+from droprl.data.support import Support, support_shapes
 from droprl.data.transitions import Prepared, Spec
 from droprl.errors import DropError
-from droprl.seals import RESTORE, read_sealed, sealed
+from droprl.seals import RESTORE, digest, read_sealed, sealed
 from droprl.train.checkpoints import Checkpoint, list_checkpoints
 from droprl.train.config import RunConfig, differences, from_dict, run_config_from_dict, run_config_to_dict
 from droprl.train.loop import init_seed
-from droprl.train.storage import write_bytes
+from droprl.train.storage import arrays_from_bytes, arrays_to_bytes, read_bytes, write_bytes
 from droprl.version import __version__
 
 
@@ -89,6 +91,26 @@ class Run:
         if [array.shape for array in arrays] != shapes or not np.isfinite(np.concatenate(arrays)).all():
             raise DropError(f"{self.path / 'data.json'}: its scaling is damaged: {RESTORE}")
         return Scaling(*arrays)
+
+    def support(self) -> Support | None:
+        """What the data supports; None in a run that was made before this was kept."""
+        where = self.path / "support.json"
+        if not where.exists():
+            return None
+        header = read_sealed(where, remedy := "remove it and run the same `drop train` command again")
+        n = header.get("prototypes")
+        if not isinstance(n, int) or n < 1:
+            raise DropError(f"{where}: says of no prototypes: {remedy}")
+        file = where.with_suffix(".safetensors")
+        content = read_bytes(file, str(header.get("sha256")))
+        arrays = arrays_from_bytes(content, support_shapes(self.spec().observation_size, n), file)
+        return Support(*(np.asarray(array) for array in arrays))
+
+    def keep_support(self, support: Support) -> None:
+        content = arrays_to_bytes(support)
+        write_bytes(self.path / "support.safetensors", content)
+        header = {"prototypes": len(support.prototypes), "sha256": digest(content)}
+        write_bytes(self.path / "support.json", sealed(header))
 
     def sub_tasks(self) -> SubTaskSummary:
         return from_dict(SubTaskSummary, self._data("sub_tasks"), str(self.path / "data.json"))

@@ -39,7 +39,7 @@ def remembers(loaded: LoadedPolicy) -> bool:
     policy = loaded.policy
     if isinstance(policy, AdaptivePolicy):
         adaptation = policy.adaptation
-        if adaptation.rule == "grad-ada" and adaptation.warm_start:
+        if policy.guard is not None or (adaptation.rule == "grad-ada" and adaptation.warm_start):
             return True
         every_step = adaptation.rule in ("best-ada", "grad-ada") and adaptation.reinference_interval == 1
         return adaptation.rule != "first" and not every_step

@@ -1,0 +1,101 @@
+"""What the data supports: a few hundred of its states, and how far from them its own states lie.
+
+It travels with a run and a saved policy, so that at test time a state can be called "farther from the data than 99 % of
+the data's own states" with no dataset at hand. Observations are normalised here, as the networks see them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from droprl.data.dataset import Dataset
+from droprl.data.paging import in_pieces
+from droprl.data.scaling import Scaling
+
+Array = np.ndarray | jax.Array
+
+PROTOTYPES = 512
+LEVELS = 1001
+SAMPLE = 20_000  # states that are looked at, whatever the data's size
+OWN_STATES = 4_000  # those of them whose distances make the levels
+SMALLEST_VARIANCE = 0.01  # of a direction, against the mean over all: keeps rounding from counting as distance
+
+
+class Support(NamedTuple):
+    """Prototypes that cover the data, and the distances of its own states to them."""
+
+    basis: Array  # (observation_size, observation_size): normalised observations to decorrelated ones of unit variance
+    prototypes: Array  # (P, observation_size), decorrelated
+    levels: Array  # (LEVELS,) rising: evenly spaced quantiles of the distances of the data's own states
+
+    def distance(self, observation: Array) -> jax.Array:
+        """From one normalised observation to the nearest prototype, in standard deviations."""
+        offsets = jnp.asarray(self.prototypes) - jnp.asarray(observation) @ self.basis
+        return jnp.sqrt(jnp.min(jnp.sum(offsets**2, axis=1)))
+
+    def share_nearer(self, distance: Array) -> jax.Array:
+        """The share of the data's own states that lie nearer than this: 0 is amid the data, 1 beyond all of it."""
+        nearer = jnp.searchsorted(jnp.asarray(self.levels), jnp.asarray(distance), side="left")
+        return nearer / self.levels.shape[0]
+
+    def limit(self, share: float) -> float:
+        """The distance that this share of the data's own states do not exceed."""
+        return float(self.levels[round(share * (LEVELS - 1))])
+
+
+def fit_support(dataset: Dataset, scaling: Scaling, n_prototypes: int = PROTOTYPES, seed: int = 0) -> Support:
+    """Prototypes by farthest-point choice, and levels from states of other episodes than the nearest prototype's.
+
+    The states of one episode are close to each other. Without leaving its own episode out, a state of the data would
+    seem nearer than any new episode can come.
+    """
+    rng = np.random.default_rng(seed)
+    rows = np.sort(rng.choice(dataset.n_steps, min(SAMPLE, dataset.n_steps), replace=False))
+    seen = in_pieces(dataset, lambda piece: np.asarray(dataset.observations).take(piece, axis=0), rows)
+    normalized = np.asarray(scaling.observations_in(seen), np.float64)
+    episode = np.searchsorted(dataset.bounds, rows, side="right") - 1
+    basis = decorrelation(normalized)
+    states = normalized @ basis
+    chosen = farthest_points(states, n_prototypes)
+    prototypes = states[chosen]
+    own = rng.permutation(len(rows))[:OWN_STATES]
+    squares = _squared_distances(states[own], prototypes)
+    if len(np.unique(episode[chosen])) > 1:
+        squares = np.where(episode[own][:, None] == episode[chosen][None], np.inf, squares)
+    levels = np.quantile(np.sqrt(np.min(squares, axis=1)), np.linspace(0, 1, LEVELS))
+    return Support(*(part.astype(np.float32) for part in (basis, prototypes, levels)))
+
+
+def decorrelation(states: np.ndarray) -> np.ndarray:
+    """The matrix that gives states uncorrelated entries of unit variance. Sensors of one body move together: what each
+    of them allows alone may be far from anything that was ever seen together."""
+    variances, directions = np.linalg.eigh(np.atleast_2d(np.cov(states.T, bias=True)))
+    typical = float(np.mean(variances)) or 1.0
+    scaled: np.ndarray = directions / np.sqrt(np.maximum(variances, 0) + SMALLEST_VARIANCE * typical)
+    return scaled
+
+
+def farthest_points(states: np.ndarray, n: int) -> np.ndarray:
+    """Rows chosen one by one, each the farthest from those before it: they cover rare states as well as common ones."""
+    chosen = [0]
+    squares = _squared_distances(states, states[:1])[:, 0]
+    while len(chosen) < min(n, len(states)):
+        chosen.append(int(np.argmax(squares)))
+        squares = np.minimum(squares, _squared_distances(states, states[chosen[-1:]])[:, 0])
+    return np.array(chosen)
+
+
+def support_shapes(observation_size: int, n_prototypes: int) -> Support:
+    """What a file of this size must hold; nothing is allocated."""
+    shape: Any = jax.ShapeDtypeStruct
+    sizes = (observation_size, observation_size), (n_prototypes, observation_size), (LEVELS,)
+    return Support(*(shape(size, np.float32) for size in sizes))
+
+
+def _squared_distances(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    squares = np.sum(a**2, axis=1)[:, None] + np.sum(b**2, axis=1)[None] - 2 * a @ b.T
+    return np.maximum(squares, 0.0)
