@@ -17,8 +17,8 @@ from playing import CountingTask
 from training import learnable_dataset, refusal, tiny
 
 from droprl import load_policy
-from droprl.adapt import AdaptivePolicy, Inferred
-from droprl.adapt.guard import Guard, embedding_limit, nearest_embedding
+from droprl.adapt import Adaptation, AdaptivePolicy, FixedPolicy, Inferred, infer
+from droprl.adapt.guard import Guard, embedding_limit, nearest_distance
 from droprl.adapt.policy import Episode
 from droprl.cli.evaluate import EvaluateOptions, print_scores
 from droprl.cli.options import parse
@@ -82,11 +82,13 @@ def test_levels_are_quantiles_of_the_distances_to_other_episodes() -> None:
     np.testing.assert_allclose(support.levels, np.quantile(distances, np.linspace(0, 1, LEVELS)), rtol=1e-4)
 
 
-def test_one_episode_supports_itself() -> None:
+def test_the_states_of_a_single_episode_support_each_other() -> None:
     data = make_dataset([(30, "timeout")])
     support = fit_support(data, fit_scaling(data))
-    np.testing.assert_allclose(support.levels, 0, atol=1e-3)
-    assert float(support.distance(jnp.full(2, 9.0))) > 5
+    offsets = np.asarray(support.prototypes)[:, None] - np.asarray(support.prototypes)[None]
+    distances = np.linalg.norm(offsets, axis=2) + np.where(np.eye(30), np.inf, 0.0)
+    assert support.limit(1.0) == pytest.approx(distances.min(axis=1).max(), rel=1e-4)
+    assert float(support.distance(jnp.full(2, 9.0))) > support.limit(1.0)
 
 
 @pytest.fixture(scope="module")
@@ -119,16 +121,16 @@ def test_the_limit_is_not_exceeded_by_this_share_of_the_data(support: Support, s
 CORNERS = jnp.array([[0.0, 0.0], [2.0, 0.0], [0.0, 4.0]])
 
 
-def test_the_embeddings_limit_is_half_the_way_to_the_next_one() -> None:
-    assert float(embedding_limit(jnp.array([[0.0], [1.0], [3.0], [7.0]]))) == 0.5 * np.median([1, 1, 2, 4])
-    assert float(embedding_limit(CORNERS)) == 0.5 * np.median([2, 2, 4])
-    assert float(embedding_limit(jnp.ones((1, 5)))) == 0
+def test_the_embeddings_limit_is_half_the_way_to_the_next_one_or_the_trust_region() -> None:
+    line = jnp.array([[0.0], [1.0], [3.0], [7.0]])
+    assert float(embedding_limit(line, 0.25)) == 0.5 * np.median([1, 1, 2, 4])
+    assert float(embedding_limit(CORNERS, 0.25)) == 0.5 * np.median([2, 2, 4])
+    assert float(embedding_limit(line, 2.0)) == pytest.approx(2.02)
+    assert float(embedding_limit(jnp.ones((1, 5)), 0.25)) == pytest.approx(0.2525)
 
 
-def test_the_nearest_embedding_is_the_nearest() -> None:
-    number, distance = nearest_embedding(jnp.array([0.5, 3.0]), CORNERS)
-    assert int(number) == 2
-    assert float(distance) == pytest.approx(np.hypot(0.5, 1.0))
+def test_the_nearest_embedding_counts() -> None:
+    assert float(nearest_distance(jnp.array([0.5, 3.0]), CORNERS)) == pytest.approx(np.hypot(0.5, 1.0))
 
 
 AT_ZERO = Support(np.eye(2, dtype=np.float32), np.zeros((1, 2), np.float32), np.zeros(3, np.float32))
@@ -136,26 +138,30 @@ GUARD = Guard(AT_ZERO, state_limit=jnp.asarray(1.0), patience=jnp.asarray(2), em
 
 
 @pytest.mark.parametrize(
-    ("z", "expected"),
+    ("z", "too_far"),
     [
-        ([0.999, 0.0], None),  # inside the limit: what was found stands
-        ([1.0, 0.0], None),  # on it is not beyond it
-        ([0.0, -1.001], 0),
-        ([0.0, 2.5], 2),
-        ([40.0, 3.0], 1),
+        ([0.999, 0.0], False),  # inside the limit: what was found stands
+        ([1.0, 0.0], False),  # on it is not beyond it
+        ([0.0, -1.001], True),
+        ([0.0, 3.5], False),  # with another sub-task than it started from
+        ([0.0, 2.5], True),
     ],
 )
-def test_a_z_beyond_the_limit_becomes_the_nearest_embedding(z: Any, expected: int | None) -> None:
+def test_a_z_beyond_the_limit_goes_back_to_where_it_started(z: Any, too_far: bool) -> None:
     found = Inferred(jnp.asarray(z, jnp.float32), jnp.asarray(9.0), jnp.asarray(1, jnp.int32))
     chosen, replaced = GUARD.checked(found, lambda z: jnp.sum(z), CORNERS)
-    assert bool(replaced) == (expected is not None)
-    if expected is None:
-        np.testing.assert_allclose(chosen.z, z)
-        assert (float(chosen.score), int(chosen.start)) == (9.0, 1)
-    else:
-        np.testing.assert_array_equal(chosen.z, CORNERS[expected])
-        assert float(chosen.score) == float(jnp.sum(CORNERS[expected]))  # of the z that is used
-        assert int(chosen.start) == expected
+    assert bool(replaced) == too_far
+    np.testing.assert_allclose(chosen.z, CORNERS[1] if too_far else z)
+    assert float(chosen.score) == (float(jnp.sum(CORNERS[1])) if too_far else 9.0)  # of the z that is used
+    assert int(chosen.start) == 1
+
+
+def test_what_a_trust_region_allows_is_left_alone() -> None:
+    adaptation = Adaptation(trust_radius=3.0, step_size=9.0)  # wider than the gaps between the sub-tasks
+    found = infer(lambda z: -z[0] - z[1], CORNERS, adaptation)
+    guard = GUARD._replace(embedding_limit=embedding_limit(CORNERS, adaptation.trust_radius))
+    assert float(nearest_distance(found.z, CORNERS)) == pytest.approx(3.0)
+    assert not guard.checked(found, lambda z: jnp.sum(z), CORNERS)[1]
 
 
 def test_a_fault_is_waited_out_and_one_that_lasts_is_not() -> None:
@@ -186,11 +192,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return fit(learnable_dataset(), tiny("drop"), out=tmp_path_factory.mktemp("drop") / "run", **SCHEDULE)
 
 
-@pytest.fixture(scope="module")
-def bc_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return fit(learnable_dataset(), tiny("bc"), out=tmp_path_factory.mktemp("bc") / "run", **SCHEDULE)
-
-
 @pytest.fixture
 def old_run(run: Run, tmp_path: Path) -> Path:
     """As it was before this was kept."""
@@ -208,7 +209,7 @@ def inside(policy: LoadedPolicy) -> AdaptivePolicy:
     return policy.policy
 
 
-def test_an_ascent_that_runs_away_ends_at_the_nearest_embedding(run: Run) -> None:
+def test_an_ascent_that_runs_away_ends_where_it_started(run: Run) -> None:
     free, held = (load_policy(run.path, guard=guard, **UNRESTRAINED) for guard in (False, True))
     observations = learnable_dataset().observations[:4]
     free.act(observations)
@@ -217,16 +218,12 @@ def test_an_ascent_that_runs_away_ends_at_the_nearest_embedding(run: Run) -> Non
     assert free.trust().guarded is None
     assert held.trust().guarded.all()
     np.testing.assert_array_equal(held.trust().embedding_distance, 0)
-    embeddings = np.asarray(inside(free).embeddings)
-    ran_to, kept = (np.asarray(p._carry.inferred.z) for p in (free, held))
-    nearest = np.argmin(np.linalg.norm(ran_to[:, None] - embeddings[None], axis=2), axis=1)
-    np.testing.assert_array_equal(kept, embeddings[nearest])
+    started = np.asarray(free._carry.inferred.start)
+    np.testing.assert_array_equal(held._carry.inferred.z, np.asarray(inside(free).embeddings)[started])
 
 
-@pytest.mark.parametrize("rule", ["best", "grad-ada"])
-def test_within_the_limits_a_guarded_policy_acts_as_it_would_without(run: Run, rule: str) -> None:
-    free, held = (load_policy(run.path, rule=rule, guard=guard) for guard in (False, True))
-    assert float(limits(held).embedding_limit) > 0.25  # the trust region's radius
+def test_within_the_limits_a_guarded_policy_acts_as_it_would_without(run: Run) -> None:
+    free, held = (load_policy(run.path, guard=guard) for guard in (False, True))
     for observations in learnable_dataset().observations[:12].reshape(3, 4, 3):
         np.testing.assert_array_equal(held.act(observations), free.act(observations))
         assert not held.trust().guarded.any()
@@ -287,15 +284,8 @@ def test_an_episode_does_not_notice_those_beside_it(run: Run) -> None:
             np.testing.assert_allclose([v[e] for v in told[t]], list(alone), rtol=1e-4, atol=1e-5)
 
 
-def test_between_two_inferences_the_z_stays_the_guards(run: Run) -> None:
-    policy = load_policy(run.path, guard=True, reinference_interval=2, **UNRESTRAINED)
-    for observation in learnable_dataset().observations[:4]:
-        policy.act(observation)
-        assert policy.trust().guarded is True
-
-
 def test_trust_is_of_the_state_and_the_embedding_in_use(run: Run) -> None:
-    policy = load_policy(run.path, reinference_interval=2)
+    policy = load_policy(run.path, guard=True, reinference_interval=2, **UNRESTRAINED)
     first, now = learnable_dataset().observations[:2]
     policy.act(first)
     policy.act(now)
@@ -307,7 +297,7 @@ def test_trust_is_of_the_state_and_the_embedding_in_use(run: Run) -> None:
     assert policy.support is not None
     assert told.state_distance == pytest.approx(float(policy.support.distance(state)), abs=1e-4)
     assert told.state_share == pytest.approx(float(policy.support.share_nearer(told.state_distance)))
-    assert told.guarded is None
+    assert told.guarded is True  # z was chosen a step ago, and is the guard's still
 
 
 def test_without_an_action_there_is_nothing_to_trust(run: Run) -> None:
@@ -318,8 +308,9 @@ def test_without_an_action_there_is_nothing_to_trust(run: Run) -> None:
     assert "call act() first" in refusal(policy.trust)
 
 
-def test_a_policy_without_a_score_tells_of_the_state_alone(bc_run: Run) -> None:
-    policy = load_policy(bc_run.path)
+def test_a_policy_without_a_score_tells_of_the_state_alone(run: Run) -> None:
+    policy = load_policy(run.path)
+    policy.policy = FixedPolicy(inside(policy).behavior_policy, inside(policy).embeddings[0], sample_actions=False)
     policy.act(np.stack([FAR, np.zeros(3)]))
     told = policy.trust()
     assert (told.score, told.embedding_distance, told.guarded) == (None, None, None)

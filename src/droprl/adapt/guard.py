@@ -58,35 +58,37 @@ class Guard(NamedTuple):
         return Guarded(believed, doubts, doubted & begun & (doubts <= self.patience), before.replaced)
 
     def checked(self, found: Inferred, score: Score, embeddings: Array) -> tuple[Inferred, Array]:
-        """The z that was found, or the nearest z_n where it belongs to no sub-task; and whether that is so."""
-        n, distance = nearest_embedding(found.z, embeddings)
-        too_far = distance > self.embedding_limit
-        safe = Inferred(embeddings[n], score(embeddings[n]), n)
+        """The z that was found, or where it belongs to no sub-task the z_n it started from; and whether that is so.
+
+        To a z far out the nearest z_n is nearest by chance; that of the start was chosen by f, where f was trained.
+        """
+        too_far = nearest_distance(found.z, embeddings) > self.embedding_limit
+        start = embeddings[found.start]
+        safe = Inferred(start, score(start), found.start)
         return jax.tree.map(lambda a, b: jnp.where(too_far, a, b), safe, found), too_far
 
 
 def make_guard(support: Support, embeddings: Array, adaptation: Adaptation) -> Guard:
     state_limit = adaptation.guard_margin * support.limit(DATA_SHARE)
-    limits = state_limit, adaptation.guard_patience, embedding_limit(embeddings)
+    limits = state_limit, adaptation.guard_patience, embedding_limit(embeddings, adaptation.trust_radius)
     return Guard(*jax.tree.map(jnp.asarray, (support, *limits)))
 
 
-def embedding_limit(embeddings: Array) -> Array:
-    """Half the way from a z_n to the next one, in the median. Beside a single z_n no z is safe.
+def embedding_limit(embeddings: Array, trust_radius: float) -> Array:
+    """Half the way from a z_n to the next one, in the median, and what a trust region allows anyway.
 
     β and f were only ever trained at the z_n: nearer to one than to any other they may be asked for a neighbourhood.
     """
+    allowed = jnp.asarray(1.01 * trust_radius, embeddings.dtype)  # on its border is inside, however that is rounded
     if embeddings.shape[0] < 2:
-        return jnp.zeros((), embeddings.dtype)
+        return allowed
     nearest_other = jax.lax.map(lambda z: jnp.sort(_distances(z, embeddings))[1], embeddings)
-    return 0.5 * jnp.median(nearest_other)
+    return jnp.maximum(0.5 * jnp.median(nearest_other), allowed)
 
 
-def nearest_embedding(z: Array, embeddings: Array) -> tuple[Array, Array]:
-    """The number of the z_n nearest to z, and how far it is."""
-    distances = _distances(z, embeddings)
-    nearest = jnp.argmin(distances).astype(jnp.int32)
-    return nearest, distances[nearest]
+def nearest_distance(z: Array, embeddings: Array) -> Array:
+    """|z − z_n| of the nearest z_n."""
+    return jnp.min(_distances(z, embeddings))
 
 
 def _distances(z: Array, embeddings: Array) -> Array:

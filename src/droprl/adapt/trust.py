@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from droprl.adapt.guard import nearest_embedding
+from droprl.adapt.guard import nearest_distance
 from droprl.adapt.policy import AdaptivePolicy, Carry, Episode, Policy
 from droprl.data.support import Support
 
@@ -37,7 +37,7 @@ def trust(policy: Policy, support: Support | None, carry: Carry, observations: A
         if carry.guarded is not None:
             stepped_in, gone_by = carry.guarded.stepped_in, carry.guarded.gone_by(observations)
         score = jax.vmap(lambda observation, z: policy.score_at(observation)(z))(gone_by, z)
-        embedding_distance = jax.vmap(lambda z: nearest_embedding(z, policy.embeddings)[1])(z)
+        embedding_distance = jax.vmap(lambda z: nearest_distance(z, policy.embeddings))(z)
     if support is not None:
         state_distance = jax.vmap(support.distance)(observations)
         state_share = support.share_nearer(jnp.asarray(state_distance))

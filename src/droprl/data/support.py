@@ -64,8 +64,8 @@ def fit_support(dataset: Dataset, scaling: Scaling, n_prototypes: int = PROTOTYP
     prototypes = states[chosen]
     own = rng.permutation(len(rows))[:OWN_STATES]
     squares = _squared_distances(states[own], prototypes)
-    if len(np.unique(episode[chosen])) > 1:
-        squares = np.where(episode[own][:, None] == episode[chosen][None], np.inf, squares)
+    origin = episode if len(np.unique(episode[chosen])) > 1 else rows  # of one episode at least not the state itself
+    squares = np.where(origin[own][:, None] == origin[chosen][None], np.inf, squares)
     levels = np.quantile(np.sqrt(np.min(squares, axis=1)), np.linspace(0, 1, LEVELS))
     return Support(*(part.astype(np.float32) for part in (basis, prototypes, levels)))
 
