@@ -224,7 +224,7 @@ def driven(policy: LoadedPolicy, tmp_path: Path) -> Iterator[dict[str, Any]]:
 @needs_browser
 def test_in_a_browser_everything_moves_and_can_be_switched(driven: dict[str, Any]) -> None:
     assert driven["error"] is None
-    assert driven["first"] == "grad-ada, K = 10"
+    assert driven["first"] == f"grad-ada, K = {Adaptation().ascent_steps}"
     assert driven["dots"] == driven["climbs"] == 10
     drawn = pictures.drawing_backend() is not None
     assert driven["frames"] == ("some" if drawn else "none")

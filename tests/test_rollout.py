@@ -68,6 +68,7 @@ class Counting:
     """A policy that answers with its clock and remembers the first state of its episode."""
 
     spec: Spec = field(default_factory=lambda: Spec(2, 1, 1))
+    draws: bool = False
 
     def start(self, n: int) -> dict[str, jax.Array]:
         return {"clock": jnp.zeros(n), "first": jnp.full((n, 2), -1.0)}

@@ -105,7 +105,7 @@ class LoadedPolicy:
         if reward is not None:
             earned = self._rewards(reward)
             self._carry = self._carry if begins else tell_rewards(self._carry, earned)
-        key = jax.random.key(self._n_actions) if self.policy.draws else None
+        key = jax.random.key(self._n_actions) if self.draws else None
         self._carry, actions = self.step(self._carry, batch, key)
         self._n_actions += 1
         self._seen = given
@@ -142,6 +142,11 @@ class LoadedPolicy:
     def reset(self) -> None:
         """Forget the episodes under way."""
         self._carry = self._seen = None
+
+    @property
+    def draws(self) -> bool:
+        """Whether actions are drawn at random: then every step needs a key."""
+        return self.policy.draws
 
     def start(self, n: int) -> Carry:
         """The memory of n new episodes, for callers that keep it themselves."""

@@ -101,7 +101,7 @@ class _Players:
 
     @property
     def draw(self) -> bool:
-        return self.policies[0].policy.draws
+        return self.policies[0].draws
 
     def start(self, n: int) -> Carry:
         if len(self.policies) == 1:
@@ -219,7 +219,7 @@ def play_episode(
     steps: list[tuple[np.ndarray, np.ndarray, float, np.ndarray, int]] = []
     ended = truncated = False
     while len(steps) < limit and not (ended or truncated):
-        keys = _keys(np.array([seed], np.uint32), np.array([len(steps)])) if policy.policy.draws else None
+        keys = _keys(np.array([seed], np.uint32), np.array([len(steps)])) if policy.draws else None
         carry, actions = policy.step(carry, observation[None], keys)
         action = actions[0]
         if noise is not None:

@@ -88,12 +88,14 @@ def infer(score: Score, embeddings: Array, adaptation: Adaptation, last: Inferre
 
 def ascend(score: Score, z: Array, starts: Array, embeddings: Array, adaptation: Adaptation) -> Inferred:
     """The best of K steps of gradient ascent from each row of `z`, kept inside the region around its embedding."""
-    every = adaptation.halve_every or max(adaptation.ascent_steps, 1)
-    for first in range(0, adaptation.ascent_steps, every):
-        if first:  # the better half goes on
+    left = adaptation.ascent_steps
+    while left > 0:
+        # With halving, so many steps until the better half goes on; one start alone takes all that are left.
+        n_steps = left if adaptation.halve_every is None or len(starts) == 1 else min(adaptation.halve_every, left)
+        z, left = climb(score, z, embeddings[starts], embeddings, adaptation, n_steps), left - n_steps
+        if left > 0:
             chosen = jax.lax.top_k(jax.vmap(score)(z), -(-len(starts) // 2))[1]
             z, starts = z[chosen], starts[chosen]
-        z = climb(score, z, embeddings[starts], embeddings, adaptation, min(every, adaptation.ascent_steps - first))
     scores = jax.vmap(score)(z)
     best = jnp.argmax(scores)
     return Inferred(z[best], scores[best], starts[best])
