@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from builders import make_dataset
 from playing import CountingTask
-from training import learnable_dataset, refusal, tiny
+from training import learnable_dataset, refusal, save_npz, tiny
 
 from droprl import load_policy
 from droprl.adapt import Adaptation, AdaptivePolicy, FixedPolicy, Inferred, infer
@@ -22,6 +22,7 @@ from droprl.adapt.guard import Guard, embedding_limit, nearest_distance
 from droprl.adapt.policy import Episode
 from droprl.cli.evaluate import EvaluateOptions, print_scores
 from droprl.cli.options import parse
+from droprl.data import map_dataset
 from droprl.data.scaling import fit_scaling
 from droprl.data.support import LEVELS, SMALLEST_VARIANCE, Support, decorrelation, farthest_points, fit_support
 from droprl.evaluation import evaluate
@@ -80,6 +81,16 @@ def test_levels_are_quantiles_of_the_distances_to_other_episodes() -> None:
         for i in range(data.n_steps)
     ]
     np.testing.assert_allclose(support.levels, np.quantile(distances, np.linspace(0, 1, LEVELS)), rtol=1e-4)
+
+
+def test_columns_on_the_disk_support_the_same(tmp_path: Path) -> None:
+    data = learnable_dataset()
+    mapped = map_dataset(save_npz(data, tmp_path / "data.npz"), tmp_path / "columns")
+    assert mapped.on_disk
+    for part, expected in zip(
+        fit_support(mapped, fit_scaling(data)), fit_support(data, fit_scaling(data)), strict=True
+    ):
+        np.testing.assert_array_equal(part, expected)
 
 
 def test_the_states_of_a_single_episode_support_each_other() -> None:
@@ -350,7 +361,7 @@ def test_an_evaluation_counts_how_often_the_guard_stepped_in(run: Run, capsys: p
     assert found.guarded == pytest.approx(6 / 26)
     assert [e.guarded for e in load_evaluations(run)] == [found.guarded]
     print_scores([found])
-    assert "The guard of grad-ada stepped in at 23 % of the actions." in capsys.readouterr().out
+    assert "The guard of grad-ada stepped in at 23.1 % of the actions." in capsys.readouterr().out
     assert evaluate(run, **usual).guarded is None
 
 

@@ -223,8 +223,8 @@ def _guarded(policy: Policy, support: Support | None, where: str) -> Policy:
         return _unguarded(policy)
     if support is None:
         raise DropError(
-            f"{where}: was made before droprl kept what the data supports, which the guard needs: run the same "
-            "`drop train` command again to add it, or leave out --guard"
+            f"{where}: was made before droprl kept what the data supports, which the guard needs: repeat its "
+            "`drop train` command, which adds it, and any `drop export`, or leave out --guard"
         )
     return replace(policy, guard=make_guard(support, policy.embeddings, policy.adaptation))
 

@@ -95,7 +95,8 @@ class AdaptivePolicy(eqx.Module):
 
     def act(self, carry: Episode, observations: Array, key: Array | None) -> tuple[Episode, Array]:
         step = carry.step + 1
-        if self.guard is not None and carry.guarded is not None:
+        if self.guard is not None:
+            assert carry.guarded is not None, "the memory of a guarded policy is what its start() makes"
             guarded = jax.vmap(self.guard.read)(observations, carry.guarded, carry.step > 0)
             observations = guarded.gone_by(observations)
             # The clock starts with the first observation that is believed: what is inferred before it is not kept.

@@ -97,7 +97,7 @@ def print_scores(evaluations: list[Evaluation]) -> None:
     for e in evaluations:
         if e.guarded is not None:
             console.print(
-                f"The guard of {e.rule} stepped in at {100 * e.guarded:.2g} % of the actions.", highlight=False
+                f"The guard of {e.rule} stepped in at {100 * e.guarded:.1f} % of the actions.", highlight=False
             )
     for caveat in dict.fromkeys(e.caveat for e in evaluations if e.caveat):
         console.print(f"Not quite D4RL's scores: {caveat}.", highlight=False, soft_wrap=True)
