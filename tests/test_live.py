@@ -22,7 +22,7 @@ from PIL import Image
 from serving import MAZE, client_of, listening, tiny_policy
 from training import refusal
 
-from droprl.adapt import Adaptation, RULES, AdaptivePolicy, InferenceRule
+from droprl.adapt import RULES, Adaptation, AdaptivePolicy, InferenceRule
 from droprl.deploy.serve.app import Limits, Service, make_app
 from droprl.deploy.serve.live import pictures
 from droprl.deploy.serve.live.look import Plane, Settings, nothing_held, see
