@@ -29,6 +29,7 @@ from droprl.evaluation import evaluate
 from droprl.evaluation.evaluation import load_evaluations
 from droprl.policy import LoadedPolicy
 from droprl.rollout import rollouts
+from droprl.seals import read_sealed, sealed
 from droprl.train import Run, fit
 
 SCHEDULE: dict[str, Any] = {"steps": 20, "progress": False}
@@ -320,8 +321,11 @@ def test_without_an_action_there_is_nothing_to_trust(run: Run) -> None:
 
 
 def test_a_policy_without_a_score_tells_of_the_state_alone(run: Run) -> None:
-    policy = load_policy(run.path)
-    policy.policy = FixedPolicy(inside(policy).behavior_policy, inside(policy).embeddings[0], sample_actions=False)
+    adaptive = load_policy(run.path)
+    fixed = FixedPolicy(inside(adaptive).behavior_policy, inside(adaptive).embeddings[0], sample_actions=False)
+    policy = LoadedPolicy(
+        fixed, adaptive.algorithm, adaptive.spec, adaptive.scaling, adaptive.origin, "here", adaptive.support
+    )
     policy.act(np.stack([FAR, np.zeros(3)]))
     told = policy.trust()
     assert (told.score, told.embedding_distance, told.guarded) == (None, None, None)
@@ -406,9 +410,9 @@ def test_training_again_adds_it_to_an_older_run(old_run: Path, run: Run) -> None
 
 def test_an_older_policy_folder_cannot_tell(old_run: Path, tmp_path: Path) -> None:
     folder = load_policy(old_run).save(tmp_path / "policy")
-    header = json.loads((folder / "policy.json").read_text())
+    header = read_sealed(folder / "policy.json")
     assert header.pop("prototypes") == 0
-    (folder / "policy.json").write_text(json.dumps(header))
+    (folder / "policy.json").write_text(json.dumps(header))  # of format 1, which had no seal
     policy = load_policy(folder)
     policy.act(FAR)
     assert policy.trust().state_share is None
@@ -418,8 +422,8 @@ def test_an_older_policy_folder_cannot_tell(old_run: Path, tmp_path: Path) -> No
 @pytest.mark.parametrize("prototypes", [10**12, -3, "many", [3], 5])
 def test_a_header_with_other_sizes_is_refused(run: Run, tmp_path: Path, prototypes: Any) -> None:
     folder = load_policy(run.path).save(tmp_path / "policy")
-    header = json.loads((folder / "policy.json").read_text())
-    (folder / "policy.json").write_text(json.dumps(header | {"prototypes": prototypes}))
+    file = folder / "policy.json"
+    file.write_bytes(sealed(read_sealed(file) | {"prototypes": prototypes}))
     assert refusal(load_policy, folder).startswith(f"{folder}/policy.")
 
 
