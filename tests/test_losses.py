@@ -229,6 +229,14 @@ def test_every_loss_is_that_of_the_paper(drop: DROP) -> None:
     assert float(found.score_mean) == pytest.approx(expected.score_mean, rel=1e-6)
 
 
+def test_where_every_next_action_is_logged_nobody_asks_the_policy(drop: DROP) -> None:
+    """Data without `next_observations` says so once, by None, and not for every step."""
+    all_known = make_batch()._replace(next_action_known=jnp.ones(5, bool))
+    said, told = library(drop, all_known), library(drop, all_known._replace(next_action_known=None))
+    for one, other in zip(jax.tree.leaves(said), jax.tree.leaves(told), strict=True):
+        np.testing.assert_allclose(other, one, rtol=1e-9, atol=1e-12)
+
+
 def moved(networks: Networks, direction: Networks, by: float) -> Networks:
     return jax.tree.map(lambda leaf, d: np.asarray(leaf) + by * d, networks, direction)
 

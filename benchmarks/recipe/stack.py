@@ -35,7 +35,9 @@ def shape_key(algorithm: Algorithm, prepared: Prepared) -> str:
     static = {f.name: getattr(algorithm, f.name) for f in fields(algorithm)}  # type: ignore[arg-type]
     for name in (*NUMBERS, *OF_THE_DATA):
         static.pop(name, None)
-    return repr((algorithm.name, static, prepared.spec, prepared.probe.starts.shape))
+    return repr(
+        (algorithm.name, static, prepared.spec, prepared.probe.starts.shape, jax.tree.structure(prepared.transitions))
+    )
 
 
 class Stack:

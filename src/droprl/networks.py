@@ -203,8 +203,12 @@ class BehaviorPolicy(eqx.Module):
 
     def clone_loss(self, observation: Array, action: Array, z: Array) -> Array:
         """−log β(a|s, z) per action dimension, without its constant: half the squared error if deterministic."""
-        mean, log_std = self.distribution(self.encode(observation), z)
-        return jnp.mean(0.5 * ((action - mean) * jnp.exp(-log_std)) ** 2 + log_std)
+        return clone_error(action, *self.distribution(self.encode(observation), z))
+
+
+def clone_error(action: Array, mean: Array, log_std: Array) -> Array:
+    """The same by what a policy's `distribution` says, for those who also want its mean."""
+    return jnp.mean(0.5 * ((action - mean) * jnp.exp(-log_std)) ** 2 + log_std)
 
 
 class ScoreModel(eqx.Module):

@@ -46,6 +46,7 @@ from droprl.networks import (
     EmbeddingSpace,
     PolicyHead,
     TaskEmbedding,
+    clone_error,
     score_of_behavior,
     with_bfloat16_products,
 )
@@ -240,10 +241,6 @@ class DROP:
 
     # --- losses ---
 
-    def clone_loss(self, policy: BehaviorPolicy, z: Array, step: Batch) -> Array:
-        """Equation 6, for one step of the data: −log β(a|s, φ(z|n))."""
-        return policy.clone_loss(step.observation, step.action, z)
-
     def loss(
         self, networks: Networks, target: AnyScoreModel, multiplier: Array, batch: Batch, key: Array
     ) -> tuple[Array, Metrics]:
@@ -255,12 +252,14 @@ class DROP:
         z = table[batch.sub_task]
         policy_key, score_key, unseen_key = jax.random.split(key, 3)
         policy_z = _smoothed(z, self.policy_smoothing, policy_key)
-        clone = jnp.mean(jax.vmap(self.clone_loss, (None, 0, 0))(policy, policy_z, batch))
+        distributions = jax.vmap(policy.distribution)(jax.vmap(policy.encode)(batch.observation), policy_z)
+        clone = jnp.mean(jax.vmap(clone_error)(batch.action, *distributions))  # equation 6
+        own = None if self.policy_smoothing else distributions[0]
 
         score_z = z if self.td_into_embedding else jax.lax.stop_gradient(z)
         score_z = _smoothed(score_z, self.score_smoothing, score_key)
         unseen_z = self._unseen_embeddings(table, unseen_key, math.ceil(self.constraint_share * len(z)))
-        score, metrics = score_loss(self, score_model, target, multiplier, policy, score_z, z, unseen_z, batch)
+        score, metrics = score_loss(self, score_model, target, multiplier, policy, score_z, z, unseen_z, batch, own)
         return clone + score, metrics | {"clone_loss": clone}
 
     def _unseen_embeddings(self, table: Array, key: Array, n: int) -> Array:
@@ -292,7 +291,7 @@ class DROP:
         policy, score_model = networks.behavior_policy, networks.score_model
         table = networks.embedding.table()
         z = table[batch.sub_task]
-        clone = jax.vmap(self.clone_loss, (None, 0, 0))
+        clone = jax.vmap(policy.clone_loss)
         other_z = jnp.roll(table, max(1, len(table) // 2), axis=0)[batch.sub_task]
 
         def scores_of_sub_tasks(observation: Array) -> Array:
@@ -304,8 +303,8 @@ class DROP:
         # A single sub-task has no other to be told from: what compares them is undefined, not bad.
         of_several = jnp.where(len(table) > 1, 1.0, jnp.nan)
         return {
-            "probe_clone_loss": jnp.mean(clone(policy, z, batch)),
-            "probe_clone_loss_permuted": of_several * jnp.mean(clone(policy, other_z, batch)),
+            "probe_clone_loss": jnp.mean(clone(batch.observation, batch.action, z)),
+            "probe_clone_loss_permuted": of_several * jnp.mean(clone(batch.observation, batch.action, other_z)),
             "embedding_spread": of_several * jnp.mean(jnp.std(table, axis=0)),
             **calibration(score_model, policy, z, batch),
             "score_rank_correlation": spearman(at_start, probe.sub_task_returns),

@@ -9,6 +9,7 @@ from typing import Literal, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from droprl.algorithms.diagnostics import r_squared
@@ -55,14 +56,19 @@ def make_score_model(settings: ScoreSettings, spec: Spec, embedding_size: int, k
 # --- losses, each for one step of the data ---
 
 
-def td_target(target: AnyScoreModel, policy: BehaviorPolicy, z: Array, step: Batch) -> Array:
-    """R + γ f̄(s', a', z), for each score model.
-
-    Behind a timeout the data has no a': the policy of that z answers there.
-    """
-    own_action = policy.mode(policy.encode(step.next_observation), z)
-    next_action = jnp.where(step.next_action_known, step.next_action, own_action)
+def td_target(target: AnyScoreModel, answer: Array | None, z: Array, step: Batch) -> Array:
+    """R + γ f̄(s', a', z), for each score model; `answer` is the policy's a', where the data may have none."""
+    next_action = step.next_action
+    if answer is not None and step.next_action_known is not None:
+        next_action = jnp.where(step.next_action_known, next_action, answer)
     return jax.lax.stop_gradient(step.reward + step.discount * target.each(step.next_observation, next_action, z))
+
+
+def next_answer(policy: BehaviorPolicy, z: Array, step: Batch) -> Array | None:
+    """β(s', z), where the data may have no a': behind a timeout. Most files have one wherever there is a target."""
+    if step.next_action_known is None:
+        return None
+    return policy.mode(policy.encode(step.next_observation), z)
 
 
 def td_error(
@@ -70,13 +76,13 @@ def td_error(
 ) -> tuple[Array, Array]:
     """The target − f(s, a, z), and f(s, a, z) itself, for each score model. Both sides have the step's own z."""
     score = score_model.each(step.observation, step.action, z)
-    return td_target(target, policy, z, step) - score, score
+    return td_target(target, next_answer(policy, z, step), z, step) - score, score
 
 
 # --- of a batch ---
 
 _td_errors = jax.vmap(td_error, (None, None, None, 0, 0))
-_td_targets = jax.vmap(td_target, (None, None, 0, 0))
+_td_targets = jax.vmap(td_target, (None, 0, 0, 0))
 
 
 def td_loss(
@@ -102,10 +108,12 @@ def score_loss(
     z: Array,
     unseen_z: Array,
     batch: Batch,
+    own: Array | None = None,
 ) -> tuple[Array, Metrics]:
     """TD at `learned_z`, plus λ · (gap − η), which moves neither the policy nor `z`.
 
     The gap is f(s, β(s, z̃), z̃) − f(s, β(s, z), z), the mean over as many of the first steps as there are `unseen_z`.
+    `own` is β(s, z), where the caller has it already.
     """
     policy = jax.lax.stop_gradient(policy)
     if settings.constraint == "none":
@@ -114,16 +122,22 @@ def score_loss(
     n_steps, n_unseen = len(learned_z), len(unseen_z)
     states = batch.observation[:n_unseen]
     z, unseen_z = jax.lax.stop_gradient((z[:n_unseen], unseen_z))
-    encoded = jax.vmap(policy.encode)(states)
-    own, unseen = (jax.vmap(policy.mode)(encoded, z) for z in (z, unseen_z))
+    asked = {"unseen": (states, unseen_z)}
+    if own is None:
+        asked["own"] = (states, z)
+    if batch.next_action_known is not None:
+        asked["next"] = (batch.next_observation, jax.lax.stop_gradient(learned_z))
+    answers = _answers(policy, asked)
+    own = answers["own"] if own is None else jax.lax.stop_gradient(own[:n_unseen])
     # What the data did, what the policy would do, and what it would do at unseen z: one product for all three.
     scores = jax.vmap(score_model.each)(
         jnp.concatenate([batch.observation, states, states]),
-        jnp.concatenate([batch.action, own, unseen]),
+        jnp.concatenate([batch.action, own, answers["unseen"]]),
         jnp.concatenate([learned_z, z, unseen_z]),
     )
     of_data, of_own, of_unseen = jnp.split(scores, [n_steps, n_steps + n_unseen])
-    td, metrics = _mean_square(_td_targets(target, policy, learned_z, batch) - of_data, of_data, batch)
+    targets = _td_targets(target, answers.get("next"), learned_z, batch)
+    td, metrics = _mean_square(targets - of_data, of_data, batch)
     gaps = jnp.min(of_unseen, axis=1) - jnp.min(of_own, axis=1)
     gap = jnp.mean(gaps)
     if settings.constraint == "hinge":
@@ -131,6 +145,14 @@ def score_loss(
     else:
         penalty = multiplier * (gap - settings.threshold)
     return td + penalty, metrics | {"gap": gap}
+
+
+def _answers(policy: BehaviorPolicy, asked: dict[str, tuple[Array, Array]]) -> dict[str, Array]:
+    """β(s, z) of several batches of states and embeddings, in one pass."""
+    states, z = (jnp.concatenate(part) for part in zip(*asked.values(), strict=True))
+    found = jax.vmap(lambda s, z: policy.mode(policy.encode(s), z))(states, z)
+    ends = np.cumsum([len(z) for _, z in asked.values()])
+    return dict(zip(asked, jnp.split(found, ends[:-1]), strict=True))
 
 
 def first_multiplier(settings: ScoreSettings) -> Array:

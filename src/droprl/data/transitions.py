@@ -35,7 +35,7 @@ class Batch(NamedTuple):
     discount: Array  # γ to the power of those steps, 0 after a terminal
     next_observation: Array  # s'
     next_action: Array  # a'
-    next_action_known: Array  # False after a timeout: a' is not logged there and the policy has to answer
+    next_action_known: Array | None  # False after a timeout: a' is not logged there. None: it is wherever it is needed
     has_target: Array  # 1.0, or 0.0 where the data shows no successor: cloned, but no TD transition
 
 
@@ -78,7 +78,7 @@ class Transitions(NamedTuple):
     discount: Array
     successor: Array  # (T,) row of `observations`
     next_action: Array  # (T,) row of `actions`
-    next_action_known: Array
+    next_action_known: Array | None
     has_target: Array
     sub_task_rows: Array  # rows of the data, sub-task after sub-task
     sub_task_begin: Array  # (N,) where each sub-task begins in `sub_task_rows`
@@ -93,7 +93,7 @@ class Transitions(NamedTuple):
             discount=self.discount[row],
             next_observation=self.observations[self.successor[row]],
             next_action=self.actions[self.next_action[row]],
-            next_action_known=self.next_action_known[row],
+            next_action_known=None if self.next_action_known is None else self.next_action_known[row],
             has_target=self.has_target[row],
         )
 
@@ -156,7 +156,7 @@ class TransitionsOnDisk:
             "discount": targets.discount.astype(np.float32),
             "next_observation": self.scaling.observations_in(following),
             "next_action": self.scaling.actions_in(actions.take(np.where(targets.past_end, row, ahead), axis=0)),
-            "next_action_known": ~targets.past_end,
+            "next_action_known": None if self.dataset.next_observations is None else ~targets.past_end,
             "has_target": targets.known.astype(np.float32),
         }
         return Batch(**columns)
@@ -296,13 +296,15 @@ def transition_table(
         "discount": targets.discount.astype(np.float32),
         "successor": np.where(bootstraps, row_after[last_step], rows).astype(np.int32),
         "next_action": next_action.astype(np.int32),
-        "next_action_known": ~targets.past_end,
+        # Without `next_observations` no target reaches past an episode's last row, whose action is logged.
+        "next_action_known": None if dataset.next_observations is None else ~targets.past_end,
         "has_target": targets.known.astype(np.float32),
         "sub_task_rows": np.concatenate(steps).astype(np.int32),
         "sub_task_begin": np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int32),
         "sub_task_size": sizes,
     }
-    return Transitions(**{name: jnp.asarray(column) for name, column in columns.items()})
+    on_device: Any = jax.tree.map(jnp.asarray, columns)
+    return Transitions(**on_device)
 
 
 def disk_table(

@@ -38,7 +38,8 @@ class Replay(eqx.Module):
         n = round(self.online_share * size)
         rows = jax.random.randint(online_key, (n,), 0, self.n_online)
         parts = self.offline.sample(offline_key, size - n), self.online.take(rows, self.online_sub_tasks[rows])
-        return Batch(*(jnp.concatenate(pair) for pair in zip(*parts, strict=True)))
+        mixed: Batch = jax.tree.map(lambda *pair: jnp.concatenate(pair), *parts)
+        return mixed
 
 
 def replay(algorithm: DROP, prepared: Prepared, trajectories: Sequence[Trajectory], online_share: float) -> Replay:
@@ -51,9 +52,12 @@ def replay(algorithm: DROP, prepared: Prepared, trajectories: Sequence[Trajector
     everything = [np.arange(dataset.n_episodes)]
     table = transition_table(dataset, everything, prepared.scaling, algorithm.discount, horizon, prepared.reward_scale)
     labels = np.concatenate([trajectory.sub_tasks for trajectory in trajectories])
+    offline = prepared.transitions
+    if offline.next_action_known is None:  # of what was played, it is not: behind a timeout the policy has to answer
+        offline = offline._replace(next_action_known=jnp.ones_like(offline.has_target, dtype=bool))
     return Replay(
-        offline=prepared.transitions,
-        online=Transitions(*map(_padded, table)),
+        offline=offline,
+        online=jax.tree.map(_padded, table),
         online_sub_tasks=_padded(labels),
         n_online=jnp.asarray(dataset.n_steps, jnp.int32),
         online_share=online_share,
