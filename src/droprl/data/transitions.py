@@ -112,7 +112,10 @@ class Transitions(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class TransitionsOnDisk:
-    """The same steps looked up in columns on the disk: beside them only a few numbers an episode are in memory."""
+    """The same steps looked up in columns on the disk: beside them only a few numbers an episode are in memory.
+
+    Also where a few steps of data in memory are wanted, and no table of all.
+    """
 
     dataset: Dataset
     scaling: Scaling
@@ -246,9 +249,8 @@ def prepare(
     means = sub_task_returns(dataset.returns, sub_tasks)
     horizon = target_horizon(dataset.n_steps, td_steps, td_lambda)
     table = disk_table if dataset.on_disk else transition_table
-    transitions, monte_carlo = (
-        table(dataset, sub_tasks, scaling, discount, steps, reward_scale) for steps in (horizon, None)
-    )
+    transitions: Any = table(dataset, sub_tasks, scaling, discount, horizon, reward_scale)
+    monte_carlo = disk_table(dataset, sub_tasks, scaling, discount, None, reward_scale)  # for a few steps: looked up
     if outcomes is not None:
         transitions, monte_carlo = transitions.with_rewards(outcomes), monte_carlo.with_rewards(outcomes)
     spec = Spec(dataset.observation_size, dataset.action_size, len(sub_tasks))
@@ -346,21 +348,15 @@ def _successor_rows(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
     return dataset.next_observations[differs], row_after
 
 
-def _probe(
-    dataset: Dataset, monte_carlo: Transitions | TransitionsOnDisk, scaling: Scaling, means: np.ndarray
-) -> Probe:
+def _probe(dataset: Dataset, monte_carlo: TransitionsOnDisk, scaling: Scaling, means: np.ndarray) -> Probe:
     rng = np.random.default_rng(0)
     sub_task = rng.integers(0, len(means), PROBE_STEPS)
     step = rng.integers(0, np.asarray(monte_carlo.sub_task_size)[sub_task])
-    drawn = Drawn(jnp.asarray(sub_task, jnp.int32), jnp.asarray(step, jnp.int32))
+    drawn = Drawn(*(np.asarray(column, np.int32) for column in (sub_task, step)))  # type: ignore[arg-type]
     first = dataset.bounds[:-1]
     starts = dataset.observations[first[np.linspace(0, len(first) - 1, min(PROBE_STARTS, len(first))).astype(int)]]
-    if isinstance(monte_carlo, Transitions):
-        batch = jax.jit(Transitions.gather)(monte_carlo, drawn)  # one program, not one for every look-up
-    else:
-        batch = jax.tree.map(jnp.asarray, monte_carlo.gather(drawn))
     return Probe(
-        batch=batch,
+        batch=jax.tree.map(jnp.asarray, monte_carlo.gather(drawn)),
         starts=jnp.asarray(scaling.observations_in(starts)),
         sub_task_returns=jnp.asarray(means, jnp.float32),
     )
