@@ -7,6 +7,7 @@ with room for a busy machine. A goal that is not reached is not hidden: it stand
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -58,17 +59,20 @@ def main() -> None:
     table = Table("ratio", "seen", "goal", "floor", "", title="speed", title_justify="left")
     failed = []
     for name, promise in PROMISES.items():
-        seen = result[name]
-        verdict = "not measured: its peer is not installed"
-        if seen is not None:
-            verdict = "" if seen >= promise.goal else "goal not reached" if seen >= promise.floor else "FAILED"
-            failed += [name] if seen < promise.floor else []
-        shown = "–" if seen is None else f"{float(seen):.3g}"
+        value = result[name]
+        seen = math.nan if value is None else float(value)
+        measured = math.isfinite(seen)
+        shown = f"{seen:.3g}" if measured else "–"
+        if not measured or seen < promise.floor:
+            verdict = "FAILED" if measured else "not measured: is its peer installed?"
+            failed.append(name)
+        else:
+            verdict = "" if seen >= promise.goal else "goal not reached"
         table.add_row(promise.what, shown, f"{promise.goal:g}", f"{promise.floor:g}", verdict)
     Console().print(table)
     print(json.dumps(result))
     if failed:
-        raise SystemExit(f"bench: below the floor: {', '.join(failed)}")
+        raise SystemExit(f"bench: below the floor, or not measured: {', '.join(failed)}")
 
 
 if __name__ == "__main__":

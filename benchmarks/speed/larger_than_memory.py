@@ -40,7 +40,8 @@ def watched(words: list[str], kill_when: Path | None = None) -> Peak:
         except OSError:
             break
         found = {line.split(":")[0]: line.split()[1] for line in status if line.startswith(("VmHWM", "RssAnon"))}
-        total, own = max(total, int(found.get("VmHWM", 0)) / 1e6), max(own, int(found.get("RssAnon", 0)) / 1e6)
+        peak, now = (1024 * int(found.get(field, 0)) / 1e9 for field in ("VmHWM", "RssAnon"))
+        total, own = max(total, peak), max(own, now)
         if kill_when is not None and kill_when.exists():
             process.send_signal(signal.SIGKILL)
             break

@@ -39,9 +39,15 @@ COLUMNS = (*POINT, "ms_per_update", "cpu_ms_per_update", "table_mb", "start_mb",
 # --- from the disk against from memory, in one process ---
 
 
-def mapped_vs_memory(rows: int = 200_000, rounds: int = 7, updates: int = 64) -> dict[str, float]:
+def mapped_vs_memory(rows: int = 200_000, rounds: int = 5, updates: int = 1024) -> dict[str, float]:
     """Updates per second of `--preset small` from columns on the disk and from memory: medians of rounds in turn, and
-    the median of the rounds' ratios."""
+    the median of the rounds' ratios.
+
+    Batches are gathered some chunks ahead. A turn is many chunks long, and begins when nothing is being gathered any
+    more: what a turn needs is then gathered in it, and not in the other's.
+    """
+    from concurrent.futures import wait
+
     from synthetic import arrays
 
     from droprl import DROP, from_arrays, load_dataset, map_dataset
@@ -54,8 +60,10 @@ def mapped_vs_memory(rows: int = 200_000, rounds: int = 7, updates: int = 64) ->
         loops = [_loop(dataset, DROP.small(), 1)[0] for dataset in both]
         states = [loop.init() for loop in loops]
         rates: list[list[float]] = [[], []]
+        chunks: Any = loops[0].chunks  # type: ignore[attr-defined]
         for number in range(rounds + 1):
             for i, loop in enumerate(loops):
+                wait([coming for _, coming in chunks._coming])
                 began = time.perf_counter()
                 states[i], _ = loop.run(states[i], number * updates, updates)
                 rates[i].append(updates / (time.perf_counter() - began))
