@@ -19,33 +19,15 @@ import numpy as np
 from jax import Array
 
 from droprl.algorithms import Algorithm
-from droprl.algorithms.protocol import Metrics, State
+from droprl.algorithms.protocol import State
 from droprl.data.transitions import Prepared
-from droprl.train.loop import Loop, keys_of_update, over_seeds, update
+from droprl.train.loop import Loop, keys_of_update, over_seeds, updates_of_chunk
 
 CHUNK_BYTES = 16 * 2**20  # what the batches of one chunk may take
 CHUNK_UPDATES = 64
 WORKERS = 8  # threads that gather, each its own chunk, beside an accelerator; beside training on the CPU there is one
 
 Batches = Any  # of all seeds and of the updates of a chunk: every leaf is (seeds, updates, …)
-
-
-def updates_of_chunk(
-    algorithm: Algorithm, state: State, seed: Array, batches: Batches, begin: Array, first: Array, count: Array
-) -> tuple[State, Metrics]:
-    """`count` updates of one seed from number `first` on, by the batches of the chunk that begins at `begin`."""
-
-    def one(i: Array, state: State) -> tuple[State, Metrics]:
-        batch = jax.tree.map(lambda leaf: leaf[i - begin], batches)
-        return update(algorithm, state, batch, keys_of_update(seed, i)[1])
-
-    def step(i: Array, carry: tuple[State, Metrics]) -> tuple[State, Metrics]:
-        state, metrics = one(i, carry[0])
-        return state, jax.tree.map(jnp.add, carry[1], metrics)
-
-    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(one, first, state)[1])
-    trained: tuple[State, Metrics] = jax.lax.fori_loop(first, first + count, step, (state, zeros))
-    return trained
 
 
 class DiskLoop(Loop):

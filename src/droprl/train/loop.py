@@ -22,6 +22,7 @@ from droprl.algorithms.protocol import Metrics, State
 from droprl.data.transitions import Prepared, Sampler, Spec
 
 INIT, UPDATE = 0, 1  # the streams of random numbers of a seed
+AHEAD = 32  # updates whose batches are drawn at once
 COMPILER_OPTIONS = {"gpu": {"xla_gpu_enable_triton_gemm": False}}  # cuBLAS multiplies these sizes a few percent faster
 
 
@@ -30,7 +31,7 @@ def init_seed(algorithm: Algorithm, spec: Spec, seed: Array) -> State:
     return algorithm.init(_stream(seed, INIT), spec)
 
 
-@partial(jax.jit, static_argnums=0, inline=True)  # traced once, though `updates` asks for its shapes first
+@partial(jax.jit, static_argnums=0, inline=True)  # traced once, though loops ask for its shapes first
 def update(algorithm: Algorithm, state: State, batch: Any, key: Array) -> tuple[State, Metrics]:
     return algorithm.update(state, batch, key)
 
@@ -48,23 +49,50 @@ def _stream(seed: Array, number: int) -> Array:
 def updates(
     algorithm: Algorithm, state: State, seed: Array, transitions: Sampler, first: Array, count: Array
 ) -> tuple[State, Metrics]:
-    """`count` updates of one seed from number `first` on, and the sums of their metrics."""
+    """`count` updates of one seed from number `first` on, and the sums of their metrics.
+
+    Batches are drawn for `AHEAD` updates at once: a few long look-ups in place of many short ones.
+    """
+
+    def sample(i: Array) -> Any:
+        return transitions.sample(keys_of_update(seed, i)[0], algorithm.batch_size)
+
+    def chunk(number: Array, carry: tuple[State, Metrics]) -> tuple[State, Metrics]:
+        begin = number * AHEAD
+        batches = jax.vmap(sample)(begin + jnp.arange(AHEAD, dtype=jnp.int32))
+        now = jnp.maximum(first, begin)
+        state, metrics = updates_of_chunk(
+            algorithm, carry[0], seed, batches, begin, now, jnp.minimum(first + count, begin + AHEAD) - now
+        )
+        return state, jax.tree.map(jnp.add, carry[1], metrics)
+
+    zeros = _no_metrics(lambda: update(algorithm, state, sample(first), keys_of_update(seed, first)[1])[1])
+    # Loops over traced counts, not scans of a fixed length: any number of updates runs the one compiled program.
+    last = first + count + AHEAD - 1
+    trained: tuple[State, Metrics] = jax.lax.fori_loop(first // AHEAD, last // AHEAD, chunk, (state, zeros))
+    return trained
+
+
+def updates_of_chunk(
+    algorithm: Algorithm, state: State, seed: Array, batches: Any, begin: Array, first: Array, count: Array
+) -> tuple[State, Metrics]:
+    """The same by batches that are there: those of the updates from `begin` on, along every leaf's first axis."""
+
+    def one(i: Array, state: State) -> tuple[State, Metrics]:
+        batch = jax.tree.map(lambda leaf: leaf[i - begin], batches)
+        return update(algorithm, state, batch, keys_of_update(seed, i)[1])
 
     def step(i: Array, carry: tuple[State, Metrics]) -> tuple[State, Metrics]:
-        state, sums = carry
-        sample_key, update_key = keys_of_update(seed, i)
-        batch = transitions.sample(sample_key, algorithm.batch_size)
-        state, metrics = update(algorithm, state, batch, update_key)
-        return state, jax.tree.map(jnp.add, sums, metrics)
+        state, metrics = one(i, carry[0])
+        return state, jax.tree.map(jnp.add, carry[1], metrics)
 
-    def metrics_of_one() -> Metrics:
-        sample_key, update_key = keys_of_update(seed, first)
-        return update(algorithm, state, transitions.sample(sample_key, algorithm.batch_size), update_key)[1]
-
-    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(metrics_of_one))
-    # A loop over a traced count, not a scan of a fixed length: any number of updates runs the one compiled program.
+    zeros = _no_metrics(lambda: one(first, state)[1])
     trained: tuple[State, Metrics] = jax.lax.fori_loop(first, first + count, step, (state, zeros))
     return trained
+
+
+def _no_metrics(metrics: Callable[[], Metrics]) -> Metrics:
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(metrics))
 
 
 def over_seeds(function: Callable[..., Any], n_stacked: int, donate: tuple[int, ...] = ()) -> Callable[..., Any]:
