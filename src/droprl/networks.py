@@ -83,7 +83,7 @@ WIDE = 64  # a layer with at least so many inputs and outputs is worth a cheaper
 def with_bfloat16_products(networks: Tree) -> Tree:
     """The same networks with their wide layers in bfloat16, which a GPU multiplies several times faster.
 
-    Layers that see observations, actions or z directly, and those that give actions and scores, keep all their digits.
+    Layers that see observations or actions directly, and those that give actions and scores, stay as they are.
     """
 
     def lowered(module: Any) -> Any:
@@ -248,7 +248,7 @@ class ScoreModel(eqx.Module):
         )
 
     def _decoded(self, encoded: Array, z: Array) -> Array:
-        """z enters the first layer of Enc_4 with all its digits, and leaves its wide product a handy size."""
+        """z enters the first layer of Enc_4 apart: it is never rounded, and the wide product has a handy size."""
         first = self.score_decoder.layers[0]
         of_z, of_encoding = jnp.split(first.weight, [z.size], axis=1)
         wide = _times(encoded, of_encoding) + _bias(first)
