@@ -6,8 +6,10 @@ import asyncio
 import base64
 import io
 import json
+import os
 import queue
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from serving import MAZE, client_of, listening, tiny_policy
 from training import refusal
 
 from droprl.adapt import RULES, Adaptation, AdaptivePolicy, InferenceRule
+from droprl.data.simulation import _quiet
 from droprl.deploy.serve.app import Limits, Service, make_app
 from droprl.deploy.serve.live import pictures
 from droprl.deploy.serve.live.look import Plane, Settings, nothing_held, see
@@ -101,6 +104,23 @@ def test_without_a_way_to_draw_the_reason_is_said(policy: LoadedPolicy, monkeypa
     assert kinds[1]["no_frames"] == reason
     assert kinds[2]["image"] is None
     assert len(kinds[2]["scores"]) == len(kinds[2]["ends"]) == len(kinds[0]["embeddings"]) == 10
+
+
+def test_two_tasks_made_at_once_leave_the_process_its_errors() -> None:
+    before, inside, go = os.fstat(2), threading.Event(), threading.Event()
+
+    def other() -> None:
+        with _quiet():
+            inside.set()
+            go.wait(10)
+
+    with _quiet():
+        thread = threading.Thread(target=other)
+        thread.start()
+        inside.wait(0.2)
+    go.set()
+    thread.join()
+    assert os.path.samestat(os.fstat(2), before)
 
 
 def test_what_walks_away_is_followed() -> None:
