@@ -51,8 +51,8 @@ def client_of(policy: LoadedPolicy, limits: Limits, token: str | None = None) ->
 
 
 @contextmanager
-def listening(app: FastAPI, service: Service) -> Iterator[str]:
-    """The application on a port of its own, in a thread; its address."""
+def listening(app: FastAPI, service: Service) -> Iterator[tuple[str, Server]]:
+    """The application on a port of its own, in a thread: its address, and who serves."""
     ready, port = threading.Event(), [0]
 
     def told(number: int) -> None:
@@ -64,8 +64,7 @@ def listening(app: FastAPI, service: Service) -> Iterator[str]:
     thread.start()
     try:
         assert ready.wait(30)
-        yield f"http://127.0.0.1:{port[0]}"
+        yield f"http://127.0.0.1:{port[0]}", server
     finally:
-        service.stage.close()
         server.should_exit = True
         thread.join(30)

@@ -228,7 +228,7 @@ def driven(policy: LoadedPolicy, tmp_path: Path) -> Iterator[dict[str, Any]]:
         reports.put(json.loads(await request.body()))
         return Response()
 
-    with listening(app, service) as address:
+    with listening(app, service) as (address, _):
         assert BROWSER is not None
         flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
         words = [BROWSER, *flags, f"--user-data-dir={tmp_path / 'profile'}", f"{address}/test/drive"]

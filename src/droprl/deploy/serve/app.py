@@ -63,13 +63,13 @@ class Service:
 
     def __init__(self, loaded: LoadedPolicy, limits: Limits = Limits(), env: str | None = None) -> None:  # noqa: B008
         self.loaded, self.limits = loaded, limits
+        self.stage = Stage(loaded, env)
         self.measures = Measures()
         self.engine = Engine(loaded, limits.rows, limits.one_by_one)
         self.batcher = Batcher(self.engine, limits.waiting, self.measures.batch)
         self.sessions = memory.Sessions(limits.sessions, limits.idle_seconds)
         self.shapes = wire.Shapes.of(loaded.spec, limits.rows)
         self.remembers = remembers(loaded)
-        self.stage = Stage(loaded, env)
         self.measures.watch("waiting_requests", "Requests that wait for the policy.", lambda: self.batcher.waiting)
         self.measures.watch("open_sessions", "Sessions that are open.", lambda: len(self.sessions))
 
