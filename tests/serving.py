@@ -38,6 +38,15 @@ def _untrained(algorithm: str) -> LoadedPolicy:
     return LoadedPolicy(policy, made, prepared.spec, prepared.scaling, origin, "tiny")
 
 
+def directly(policy: LoadedPolicy, states: np.ndarray) -> np.ndarray:
+    """Each state as the first of an episode."""
+    actions = []
+    for state in states:
+        policy.reset()
+        actions.append(policy.act(state))
+    return np.array(actions)
+
+
 @contextmanager
 def client_of(policy: LoadedPolicy, limits: Limits, token: str | None = None) -> Iterator[TestClient]:
     """The application without a network; `client.service` is what stands behind it."""
