@@ -38,6 +38,15 @@ def _untrained(algorithm: str) -> LoadedPolicy:
     return LoadedPolicy(policy, made, prepared.spec, prepared.scaling, origin, "tiny")
 
 
+def directly(policy: LoadedPolicy, states: np.ndarray) -> np.ndarray:
+    """Each state as the first of an episode."""
+    actions = []
+    for state in states:
+        policy.reset()
+        actions.append(policy.act(state))
+    return np.array(actions)
+
+
 @contextmanager
 def client_of(policy: LoadedPolicy, limits: Limits, token: str | None = None) -> Iterator[TestClient]:
     """The application without a network; `client.service` is what stands behind it."""
@@ -51,8 +60,8 @@ def client_of(policy: LoadedPolicy, limits: Limits, token: str | None = None) ->
 
 
 @contextmanager
-def listening(app: FastAPI, service: Service) -> Iterator[str]:
-    """The application on a port of its own, in a thread; its address."""
+def listening(app: FastAPI, service: Service) -> Iterator[tuple[str, Server]]:
+    """The application on a port of its own, in a thread: its address, and who serves."""
     ready, port = threading.Event(), [0]
 
     def told(number: int) -> None:
@@ -64,8 +73,7 @@ def listening(app: FastAPI, service: Service) -> Iterator[str]:
     thread.start()
     try:
         assert ready.wait(30)
-        yield f"http://127.0.0.1:{port[0]}"
+        yield f"http://127.0.0.1:{port[0]}", server
     finally:
-        service.stage.close()
         server.should_exit = True
         thread.join(30)

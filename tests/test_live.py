@@ -1,31 +1,30 @@
-"""The live page: its search is the policy's own, it draws or says why not, and a real browser can switch everything."""
+"""Behind the live page: its search is the policy's own, it draws or says why not, and what goes wrong is said."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
 import io
-import json
-import queue
-import subprocess
-from collections.abc import Iterator
+import os
+import threading
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
-from fastapi import Request
-from fastapi.responses import HTMLResponse, Response
-from pages import BROWSER, Page, assert_orderly, needs_browser
+from pages import Page, assert_orderly
 from PIL import Image
-from serving import MAZE, client_of, listening, tiny_policy
+from pydantic import ValidationError
+from serving import MAZE, client_of, tiny_policy
 from training import refusal
 
-from droprl.adapt import RULES, Adaptation, AdaptivePolicy, InferenceRule
-from droprl.deploy.serve.app import Limits, Service, make_app
-from droprl.deploy.serve.live import pictures
+from droprl.adapt import RULES, AdaptivePolicy, InferenceRule
+from droprl.data.simulation import _quiet
+from droprl.deploy.serve.app import Limits
+from droprl.deploy.serve.live import pictures, show
 from droprl.deploy.serve.live.look import Plane, Settings, nothing_held, see
+from droprl.deploy.serve.live.routes import Change
 from droprl.deploy.serve.live.show import MOST_SHOWS, Stage, tasks_of
 from droprl.policy import LoadedPolicy
 
@@ -76,12 +75,12 @@ def test_tasks_and_settings(policy: LoadedPolicy) -> None:
     assert tasks_of("Hopper-v4") == ["Hopper-v4"]
     assert tasks_of(None) == []
     stage = Stage(policy)
-    show = stage.open()
-    show.change(rule="best", ascent_steps=3)
-    show.change(paused=True, restart=True)
-    assert show.wish.settings == Settings("best", 3, 1)
-    assert (show.wish.paused, show.wish.restarts) == (True, 1)
-    assert "is not a task for this policy" in refusal(show.change, task="Ant-v5")
+    watched = stage.open()
+    watched.change(rule="best", ascent_steps=3)
+    watched.change(paused=True, restart=True)
+    assert watched.wish.settings == Settings("best", 3, 1)
+    assert (watched.wish.paused, watched.wish.restarts) == (True, 1)
+    assert "is not a task for this policy" in refusal(watched.change, task="Ant-v5")
     for _ in range(MOST_SHOWS - 1):
         stage.open()
     assert "are watching already" in refusal(stage.open)
@@ -101,6 +100,42 @@ def test_without_a_way_to_draw_the_reason_is_said(policy: LoadedPolicy, monkeypa
     assert kinds[1]["no_frames"] == reason
     assert kinds[2]["image"] is None
     assert len(kinds[2]["scores"]) == len(kinds[2]["ends"]) == len(kinds[0]["embeddings"]) == 10
+
+
+def test_a_task_that_does_not_fit_is_refused_before_anything_is_served(policy: LoadedPolicy) -> None:
+    assert "Hopper-v4: its observations have 11 entries" in refusal(Stage, policy, "Hopper-v4")
+    assert "Nowhere-v0: cannot be made" in refusal(Stage, policy, "Nowhere-v0")
+
+
+@pytest.mark.parametrize("spoilt", ["score", "scores", "ends"])
+def test_what_is_not_finite_is_said_last_of_all(
+    policy: LoadedPolicy, monkeypatch: pytest.MonkeyPatch, spoilt: str
+) -> None:
+    def spoil(*args: Any) -> Any:
+        action, sight = see(*args)
+        return action, sight._replace(**{spoilt: np.full_like(getattr(sight, spoilt), np.nan)})
+
+    monkeypatch.setattr(show, "see", spoil)
+    said = asyncio.run(first_events(Stage(policy), 10))
+    assert [event["kind"] for event in said] == ["hello", "task", "trouble"]
+    assert "step 0: an action, a score or the reward is not finite" in said[-1]["error"]
+
+
+def test_two_tasks_made_at_once_leave_the_process_its_errors() -> None:
+    before, inside, go = os.fstat(2), threading.Event(), threading.Event()
+
+    def other() -> None:
+        with _quiet():
+            inside.set()
+            go.wait(10)
+
+    with _quiet():
+        thread = threading.Thread(target=other)
+        thread.start()
+        inside.wait(0.2)
+    go.set()
+    thread.join()
+    assert os.path.samestat(os.fstat(2), before)
 
 
 def test_what_walks_away_is_followed() -> None:
@@ -137,100 +172,8 @@ def test_the_page_is_orderly_and_its_knobs_are_checked(policy: LoadedPolicy) -> 
     with client_of(policy, Limits(rows=1)) as client:
         for body, status in (({"rule": "bold"}, 422), ({"ascent_steps": 10**9}, 422), ({"rule": "best"}, 404)):
             assert client.post("/live/nobody", json=body).status_code == status
-
-
-# --- in a real browser ---
-
-DRIVER = """<!doctype html><body><iframe id="page" src="/" width="1280" height="1200"></iframe><script>
-const frame = document.getElementById("page"), found = {};
-const inside = () => frame.contentDocument, root = () => inside().documentElement.dataset;
-const until = async (test) => { while (!test()) await new Promise((done) => setTimeout(done, 50)); };
-const overflow = () => {
-  const page = inside().documentElement, edge = page.clientWidth + 0.5;
-  const shown = [...inside().querySelectorAll("main *")].filter((e) => e.getClientRects().length);
-  const out = shown.filter((e) => !e.closest("svg") && e.getBoundingClientRect().right > edge);
-  return out.map((e) => e.tagName + "#" + e.id);
-};
-const set = (id, value) => {
-  const knob = inside().getElementById(id);
-  knob.value = value;
-  for (const kind of ["input", "change"]) knob.dispatchEvent(new Event(kind));
-};
-frame.onload = async () => {
-  await until(() => root().step);
-  found.first = root().rule;
-  found.frames = root().frames;
-  found.image = inside().getElementById("frame").src.slice(0, 23);
-  found.dots = inside().querySelectorAll("#dots circle").length;
-  found.climbs = inside().querySelectorAll("#climbs path").length;
-  const z = root().z;
-  await until(() => root().z !== z);
-  found.wide = overflow();
-  frame.width = 390;
-  await new Promise((done) => setTimeout(done, 300));
-  found.narrow = overflow();
-  inside().querySelector("input[value=best]").click();
-  await until(() => root().rule === "best");
-  found.climbsOfBest = inside().querySelectorAll("#climbs path").length;
-  const held = root().z, step = Number(root().step);
-  await until(() => Number(root().step) > step + 4);
-  found.held = root().z === held;
-  inside().querySelector("input[value=grad-ada]").click();
-  set("k", 1);
-  set("m", 2);
-  await until(() => root().rule === "grad-ada, K = 1, m = 5");
-  found.trace = inside().getElementById("trace").getAttribute("d").split("L").length;
-  set("task", "droprl/maze2d-medium-v0");
-  await until(() => inside().getElementById("task-name").textContent.includes("medium"));
-  await until(() => Number(root().step) < 20);
-  found.error = root().error ?? null;
-  frame.onload = null;
-  frame.src = "/docs";
-  await until(() => inside()?.documentElement?.dataset.calls);
-  found.calls = Number(root().calls);
-  await fetch("/test/found", {method: "POST", body: JSON.stringify(found)});
-};
-</script></body>"""
-
-
-@pytest.fixture
-def driven(policy: LoadedPolicy, tmp_path: Path) -> Iterator[dict[str, Any]]:
-    """What a script in a browser found when it used the page."""
-    service = Service(policy, Limits(rows=1))
-    app, reports = make_app(service), queue.Queue[dict[str, Any]]()
-
-    @app.get("/test/drive", include_in_schema=False)
-    async def drive() -> Response:
-        return HTMLResponse(DRIVER)
-
-    @app.post("/test/found", include_in_schema=False)
-    async def found(request: Request) -> Response:
-        reports.put(json.loads(await request.body()))
-        return Response()
-
-    with listening(app, service) as address:
-        assert BROWSER is not None
-        flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
-        words = [BROWSER, *flags, f"--user-data-dir={tmp_path / 'profile'}", f"{address}/test/drive"]
-        browser = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        try:
-            yield reports.get(timeout=120)
-        finally:
-            browser.terminate()
-            browser.wait(20)
-    service.close()
-
-
-@needs_browser
-def test_in_a_browser_everything_moves_and_can_be_switched(driven: dict[str, Any]) -> None:
-    assert driven["error"] is None
-    assert driven["first"] == f"grad-ada, K = {Adaptation().ascent_steps}"
-    assert driven["dots"] == driven["climbs"] == 10
-    drawn = pictures.drawing_backend() is not None
-    assert driven["frames"] == ("some" if drawn else "none")
-    assert driven["image"] == ("data:image/jpeg;base64," if drawn else "")
-    assert driven["wide"] == driven["narrow"] == []
-    assert driven["climbsOfBest"] == 0
-    assert driven["held"]  # Best keeps what it chose
-    assert driven["trace"] > 5
-    assert driven["calls"] == 7
+    Change.within(None).model_validate({"ascent_steps": 200})
+    own = Change.within(Settings("grad", 300, 1))
+    own.model_validate({"ascent_steps": 300})
+    with pytest.raises(ValidationError):
+        own.model_validate({"ascent_steps": 301})

@@ -1,27 +1,19 @@
-"""The service without a network: right answers, sessions, batches, and nothing odd reaches the policy."""
+"""The service without a network: right answers, sessions, and nothing odd reaches the policy."""
 
 from __future__ import annotations
 
-import asyncio
-import base64
-import threading
 from collections.abc import Iterator
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
-import schemathesis
 from fastapi.testclient import TestClient
-from hypothesis import HealthCheck, given, settings
-from schemathesis import GenerationMode
-from serving import client_of, tiny_policy
+from serving import client_of, directly, tiny_policy
 from training import refusal
 
-from droprl.deploy.serve.app import Limits, Service, make_app
-from droprl.deploy.serve.batching import Batcher, Busy
-from droprl.deploy.serve.engine import Engine, Rows, remembers
-from droprl.deploy.serve.server import check_address
+from droprl.deploy.serve.app import Limits, Service
+from droprl.deploy.serve.batching import Batcher
+from droprl.deploy.serve.engine import Rows, remembers
 from droprl.deploy.serve.sessions import Sessions
 from droprl.policy import LoadedPolicy
 
@@ -43,15 +35,6 @@ def client(policy: LoadedPolicy) -> Iterator[TestClient]:
 def service(client: TestClient) -> Service:
     """What stands behind `client`: compiled once for all tests."""
     return client.service
-
-
-def directly(policy: LoadedPolicy, states: np.ndarray) -> np.ndarray:
-    """Each state as the first of an episode."""
-    actions = []
-    for state in states:
-        policy.reset()
-        actions.append(policy.act(state))
-    return np.array(actions)
 
 
 # --- acting ---
@@ -139,16 +122,6 @@ def test_other_kinds_paths_and_methods_are_refused(client: TestClient) -> None:
     assert client.get("/info", headers={"host": "[::1]:80"}).status_code == 200
 
 
-def test_another_sites_page_may_link_here_and_do_nothing_else(client: TestClient) -> None:
-    for site in ("cross-site", "same-site"):
-        headers = {"sec-fetch-site": site, "sec-fetch-mode": "no-cors"}
-        assert client.post("/sessions", headers=headers).status_code == 403  # needs no body, so no browser would ask us
-        assert client.get("/live/stream", headers=headers).status_code == 403
-        assert client.post("/sessions", headers=headers | {"sec-fetch-mode": "navigate"}).status_code == 403  # a form
-        assert client.get("/", headers=headers | {"sec-fetch-mode": "navigate"}).status_code == 200
-    assert client.get("/info", headers={"sec-fetch-site": "same-origin", "sec-fetch-mode": "cors"}).status_code == 200
-
-
 def test_an_action_that_is_not_finite_is_not_sent(
     client: TestClient, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,6 +141,9 @@ def test_health_says_when_the_policy_no_longer_answers(
     ended.close()
     monkeypatch.setattr(service, "batcher", ended)
     assert client.get("/health").status_code == 503
+    answer = client.post("/act", json={"observation": GOOD})
+    assert answer.status_code == 503
+    assert "no longer answers" in answer.json()["error"]
 
 
 # --- sessions ---
@@ -213,7 +189,8 @@ def test_a_session_of_several_episodes_that_hear_their_rewards() -> None:
 
 def test_sessions_are_few_and_the_idle_are_forgotten() -> None:
     now = [0.0]
-    sessions = Sessions(most=2, idle=10.0, clock=lambda: now[0])
+    sessions = Sessions(most=2, idle=10.0, episodes=10, clock=lambda: now[0])
+    assert "0 episodes are open, and 10 is the most" in refusal(sessions.create, 11, "a")
     first, second = sessions.create(1, "a"), sessions.create(1, "b")
     assert "2 sessions are open: delete one" in refusal(sessions.create, 1, "c")
     now[0] = 8.0
@@ -238,116 +215,11 @@ def test_too_many_sessions_are_refused_over_http(
     assert client.post("/sessions").status_code == 201
     assert client.post("/sessions").status_code == 429
     assert client.post("/sessions", json={"episodes": 5}).status_code == 422  # more than --most-rows
-
-
-# --- batches ---
-
-
-def test_what_waits_goes_together_and_everybody_gets_their_own(
-    policy: LoadedPolicy, service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = service.engine
-    let_go, sizes, step = threading.Event(), [], engine.step
-    parts = ((0, 1), (1, 2), (2, 4), (0, 4), (5, 6), (3, 4))
-
-    def slow(parts: list[Rows]) -> Any:
-        sizes.append([len(part.observations) for part in parts])
-        assert let_go.wait(10)
-        return step(parts)
-
-    monkeypatch.setattr(engine, "step", slow)
-    batcher = Batcher(engine, most_waiting=5)
-
-    async def ask(states: np.ndarray) -> Any:
-        return (await batcher.act(Rows(states, engine.start(len(states)), np.zeros(len(states), np.float32)))).actions
-
-    async def all_of_them() -> Any:
-        first = asyncio.create_task(ask(STATES[:1]))
-        while not sizes:
-            await asyncio.sleep(0.01)
-        others = [asyncio.create_task(ask(STATES[a:b])) for a, b in parts[1:]]
-        await asyncio.sleep(0.05)
-        with pytest.raises(Busy, match="5 requests are waiting already"):
-            await ask(STATES[:1])
-        let_go.set()
-        return await asyncio.gather(first, *others)
-
-    answers = asyncio.run(all_of_them())
-    batcher.close()
-    assert sizes == [[1], [1, 2], [4], [1, 1]]  # four rows at most, nobody overtaken
-    wanted = directly(policy, STATES)
-    for got, (a, b) in zip(answers, parts, strict=True):
-        np.testing.assert_allclose(got, wanted[a:b], atol=1e-5)
-
-
-def test_one_by_one_company_changes_no_bit(policy: LoadedPolicy) -> None:
-    engine = Engine(policy, 2, one_by_one=True)
-    rows = [Rows(STATES[i : i + 1], engine.start(1), np.zeros(1, np.float32)) for i in range(2)]
-    for n in (1, 2):
-        answers = np.concatenate([acted.actions for acted in engine.step(rows[:n])])
-        np.testing.assert_array_equal(answers, directly(policy, STATES[:n]))
-
-
-def test_a_failure_is_told_to_those_who_asked_and_the_next_is_answered(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = service.engine
-    batcher = Batcher(engine)
-    rows = Rows(STATES[:1], engine.start(1), np.zeros(1, np.float32))
-
-    def fails(parts: list[Rows]) -> Any:
-        raise RuntimeError("out of memory")
-
-    monkeypatch.setattr(engine, "step", fails)
-    with pytest.raises(RuntimeError, match="out of memory"):
-        asyncio.run(batcher.act(rows))
-    monkeypatch.undo()
-    assert asyncio.run(batcher.act(rows)).actions.shape == (1, 2)
-    batcher.close()
-
-
-def test_under_load_nothing_is_compiled(service: Service) -> None:
-    engine = service.engine
-    rows = [Rows(STATES[i : i + 1], engine.start(1), np.zeros(1, np.float32)) for i in range(4)]
-    engine.step(rows)
-    compiled: list[str] = []
-    jax.monitoring.register_event_duration_secs_listener(
-        lambda event, duration_secs, **_: compiled.append(event) if "backend_compile" in event else None
-    )
-    for n in range(1, 5):
-        engine.step(rows[:n])
-    assert compiled == []
-
-
-# --- who may ask ---
-
-
-def test_with_a_token_everything_but_health_needs_it(service: Service) -> None:
-    client = TestClient(make_app(service, token="s3cret"), base_url="http://localhost")
-    assert client.get("/health").json() == {"status": "ok"}
-    for path in ("/", "/info", "/metrics", "/docs", "/openapi.json", "/live/stream", "/live.js"):
-        answer = client.get(path)
-        assert answer.status_code == 401, path
-        assert "Bearer TOKEN" in answer.json()["error"]
-    assert client.get("/").headers["www-authenticate"].startswith("Basic")  # so that a browser asks for it
-    for wrong in ("Bearer nope", "Bearer", "s3cret", "Basic !!", "Basic " + base64.b64encode(b"x:no").decode()):
-        assert client.post("/act", json={"observation": GOOD}, headers={"authorization": wrong}).status_code == 401
-    for right in ("Bearer s3cret", "bearer s3cret", "Basic " + base64.b64encode(b"me:s3cret").decode()):
-        answer = client.post("/act", json={"observation": GOOD}, headers={"authorization": right})
-        assert answer.status_code == 200
-    assert client.get("/info", headers={"authorization": "Bearer s3cret", "host": "robot.example"}).is_success
-
-
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.2", "robot.local"])
-def test_other_machines_are_let_in_only_with_a_token(host: str) -> None:
-    assert "give a token" in refusal(check_address, host, None)
-    assert "the token is blank" in refusal(check_address, host, " ")
-    check_address(host, "s3cret")
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "::1", "localhost"])
-def test_this_machine_needs_none(host: str) -> None:
-    check_address(host, None)
+    monkeypatch.setattr(service.sessions, "most", 10**6)
+    open_now = sum(session.episodes for session in service.sessions._open.values())
+    monkeypatch.setattr(service.sessions, "episodes", open_now + 5)
+    assert [client.post("/sessions", json={"episodes": 4}).status_code for _ in range(2)] == [201, 429]
+    assert client.post("/sessions").status_code == 201
 
 
 # --- facts ---
@@ -377,24 +249,3 @@ def test_pages_take_nothing_from_elsewhere(client: TestClient) -> None:
         assert "default-src 'none'" in answer.headers["content-security-policy"]
         assert "https://" not in answer.text
         assert "http://" not in answer.text.replace("http://www.w3.org/2000/svg", "")
-
-
-def test_the_service_keeps_to_its_own_description(service: Service) -> None:
-    """schemathesis asks what the OpenAPI page allows, and what it does not, and judges the answers."""
-    headers = {"host": "localhost"}
-    refusals = {"expected-statuses": [404, 409, 413, 415, 422]}  # 413 too: what is wrong may also be too large
-    config = schemathesis.Config.from_dict({"checks": {"negative_data_rejection": refusals}})
-    schema = schemathesis.openapi.from_asgi("/openapi.json", make_app(service), config=config, headers=headers)
-    asked = []
-    for result in schema.get_all_operations():
-        operation: Any = result.ok()  # type: ignore[union-attr]
-        asked.append(operation.label)
-        for mode in GenerationMode if operation.method == "post" else [GenerationMode.POSITIVE]:
-
-            @settings(max_examples=20, deadline=None, database=None, suppress_health_check=list(HealthCheck))
-            @given(case=operation.as_strategy(generation_mode=mode))
-            def ask(case: Any) -> None:
-                case.call_and_validate(headers=headers)
-
-            ask()
-    assert {"POST /act", "POST /sessions", "POST /sessions/{session}/act", "GET /info"} < set(asked)

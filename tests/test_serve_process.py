@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import http.client
 import json
+import select
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -59,18 +61,23 @@ def ask(port: int) -> tuple[int, Any]:
 @pytest.mark.parametrize("says_how_large", [True, False])
 def test_a_body_of_100_mb_is_cut_off(server: tuple[subprocess.Popen[str], int], says_how_large: bool) -> None:
     _, port = server
-    sent, piece = 0, b" " * 65536
+    sent, piece, answer = 0, b" " * 65536, b""
     with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         size = "Content-Length: 100000000" if says_how_large else "Transfer-Encoding: chunked"
         head = f"POST /act HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n{size}\r\n\r\n"
         connection.sendall(head.encode())
         try:
-            while sent < 100_000_000:
+            while sent < 100_000_000 and not select.select([connection], [], [], 0)[0]:
                 connection.sendall(piece if says_how_large else b"10000\r\n" + piece + b"\r\n")
                 sent += len(piece)
         except OSError:
-            pass  # the server has hung up
+            pass  # the server has hung up: what it said before is still to be read
+        with suppress(ConnectionError):
+            while part := connection.recv(65536):
+                answer += part
     assert sent < 20_000_000
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert b"the body is larger than" in answer
     assert ask(port)[0] == 200
 
 
@@ -83,6 +90,10 @@ def test_it_refuses_in_one_line(folder: Path, tmp_path: Path) -> None:
         ((folder, "--most-rows", "100"), "--most-rows is 100: it must be a power of two"),
         ((folder, "--port", "70000"), "--port is 70000: it must be from 0 to 65535"),
         ((folder, "--most-sessions", "0"), "most_sessions is 0: it must be at least 1"),
+        ((folder, "--session-idle", "inf"), "--session-idle is inf: it must end"),
+        ((folder, "--session-idle", "nan"), "session_idle is nan: it must be above 0"),
+        ((folder, "--token", "s3cret "), "the token has blanks at its ends"),
+        ((folder, "--env", "Hopper-v4"), "Hopper-v4: its observations have 11 entries"),
         ((tmp_path / "nothing",), "is not a run"),
     ):
         assert said in refusal(serve, list(map(str, words)))

@@ -6,11 +6,15 @@ The service runs in a process of its own; this one asks, over as many connection
 each action with that of the policy called directly here. `--one-by-one` promises the very bits that the policy gives
 for the observation alone. In batches sums are made in another order, and at a kink of the networks an action differs by
 some 1e-4: an answer is right if it is one of those that `policy.act` gives to the observation alone or among 2, 4 … 64.
+
+At last SIGTERM comes while all clients ask: every request that was sent before it must be answered, and answered right.
+The exit code is 1 if an answer was wrong, failed or lost. For a try: --requests 200.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import platform
@@ -18,7 +22,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -39,54 +43,89 @@ class Options:
     out: Path
     """Where the figures go, as JSON."""
     requests: int = 16_667
-    """For each number of clients, in batches and one by one: 100,002 in all."""
+    """For each number of clients, in batches and one by one: 100,002 in all, and those around SIGTERM."""
     clients: tuple[int, ...] = (1, 8, 64)
     """Connections that ask at once, each one request at a time."""
     states: int = 2_000
     """Different observations, drawn around the data's mean with its standard deviation."""
     tolerance: float = 1e-4
     """How far an action of a batch may be from the policy's own, in the task's units."""
+    before_sigterm: int = 1_000
+    """Answers of the last phase after which SIGTERM comes."""
 
 
 @dataclass
 class Tally:
-    latencies: list[float]
+    """What came back from the service; `right` are the actions of which one must."""
+
+    right: np.ndarray  # (ways to ask, states, action size)
+    tolerance: float
+    latencies: list[float] = field(default_factory=list)
     wrong: int = 0
     failed: int = 0
     differs_from_alone: int = 0  # by more than the tolerance: at a kink
     largest_difference: float = 0.0  # from the policy asked about the observation alone
 
+    def note(self, state: int, seconds: float, status: int, answer: Any) -> None:
+        self.latencies.append(seconds)
+        if status != 200:
+            self.failed += 1
+            return
+        differences = np.abs(np.array(answer["action"], np.float32) - self.right[:, state]).max(axis=1)
+        self.largest_difference = max(self.largest_difference, float(differences[0]))
+        self.differs_from_alone += not differences[0] <= self.tolerance
+        self.wrong += not differences.min() <= self.tolerance
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "requests": len(self.latencies),
+            "wrong": self.wrong,
+            "failed": self.failed,
+            "differs_from_alone": self.differs_from_alone,
+            "largest_difference": self.largest_difference,
+        }
+
 
 def main(options: Options) -> None:
     policy = load_policy(options.policy)
     questions, answers = expectations(policy, options.states)
+    adaptation = policy.algorithm.adaptation
     about = {
         "command": COMMAND,
         "policy": repr(policy),
-        "adaptation": None if policy.algorithm.adaptation is None else vars(policy.algorithm.adaptation),
+        "K": None if adaptation is None else adaptation.ascent_steps,
+        "adaptation": None if adaptation is None else vars(adaptation),
         "tolerance": options.tolerance,
         "states": options.states,
         "cores": os.cpu_count(),
         "python": platform.python_version(),
     }
     results: list[dict[str, Any]] = []
+    ends: list[dict[str, Any]] = []
     for way, words in (("batches", []), ("one by one", ["--one-by-one"])):
         # What is promised one by one is the first answer, that of the policy alone, to the bit.
         right, tolerance = (answers, options.tolerance) if way == "batches" else (answers[:1], 0.0)
         server, port = start_server(options.policy, words)
         try:
             for n in options.clients:
-                results.append(
-                    {"way": way, **asyncio.run(load(port, n, options.requests, questions, right, tolerance))}
-                )
+                found = asyncio.run(load(port, n, options.requests, questions, Tally(right, tolerance)))
+                results.append({"way": way, **found})
                 print(json.dumps(results[-1]), flush=True)
-            server.send_signal(signal.SIGTERM)
-            results[-1]["exit_code_after_sigterm"] = server.wait(60)
+            most, tally = max(options.clients), Tally(right, tolerance)
+            end = asyncio.run(drain(server, port, most, options.before_sigterm, questions, tally))
+            ends.append({"way": way, **end, "exit_code": server.wait(60)})
+            print(json.dumps(ends[-1]), flush=True)
         except (OSError, EOFError):
             raise SystemExit(f"the service is gone (exit code {server.wait(10)})") from None
         finally:
             server.kill()
-    options.out.write_text(json.dumps({**about, "results": results}, indent=1) + "\n", encoding="utf-8")
+    total = sum(found["requests"] for found in results + ends)
+    report = {**about, "total_requests": total, "results": results, "sigterm": ends}
+    options.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    spoilt = sum(found["wrong"] + found["failed"] + found.get("lost", 0) for found in results + ends)
+    if spoilt or any(end["exit_code"] for end in ends):
+        raise SystemExit(f"{spoilt} of {total:,} answers are wrong, failed or lost; exit codes are in {options.out}")
+    print(f"{total:,} answers, all of them right")
 
 
 def expectations(policy: LoadedPolicy, n: int) -> tuple[list[bytes], np.ndarray]:
@@ -114,28 +153,17 @@ def start_server(policy: Path, words: list[str]) -> tuple[subprocess.Popen[str],
     raise SystemExit("the service did not start")
 
 
-async def load(
-    port: int, clients: int, requests: int, questions: list[bytes], answers: np.ndarray, tolerance: float
-) -> dict[str, Any]:
-    tally = Tally([])
+async def load(port: int, clients: int, requests: int, questions: list[bytes], tally: Tally) -> dict[str, Any]:
     numbers = iter(range(requests))
     began = time.perf_counter()
 
     async def client() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         for i in numbers:
-            asked = time.perf_counter()
-            writer.write(questions[i % len(questions)])
+            asked, state = time.perf_counter(), i % len(questions)
+            writer.write(questions[state])
             status, answer = await read_answer(reader)
-            tally.latencies.append(time.perf_counter() - asked)
-            if status != 200:
-                tally.failed += 1
-                continue
-            action = np.array(answer["action"], np.float32)
-            differences = np.abs(action - answers[:, i % len(questions)]).max(axis=1)
-            tally.largest_difference = max(tally.largest_difference, float(differences[0]))
-            tally.differs_from_alone += not differences[0] <= tolerance
-            tally.wrong += not differences.min() <= tolerance
+            tally.note(state, time.perf_counter() - asked, status, answer)
         writer.close()
 
     await asyncio.gather(*(client() for _ in range(clients)))
@@ -143,15 +171,57 @@ async def load(
     p50, p99 = np.percentile(np.array(tally.latencies) * 1e3, [50, 99])
     return {
         "clients": clients,
-        "requests": len(tally.latencies),
-        "wrong": tally.wrong,
-        "failed": tally.failed,
-        "differs_from_alone": tally.differs_from_alone,
-        "largest_difference": tally.largest_difference,
+        **tally.as_dict(),
         "requests_per_second": round(len(tally.latencies) / seconds, 1),
         "p50_ms": round(float(p50), 2),
         "p99_ms": round(float(p99), 2),
         "load_average": round(os.getloadavg()[1], 1),  # of the whole machine, over the last five minutes
+    }
+
+
+async def drain(
+    server: subprocess.Popen[str], port: int, clients: int, before: int, questions: list[bytes], tally: Tally
+) -> dict[str, Any]:
+    """SIGTERM after so many answers, while everybody asks on until their connection is closed.
+
+    A request is lost if it was sent before the signal and not answered. What is sent afterwards may meet a service that
+    has closed; HTTP lets a client ask elsewhere then, and those are only counted.
+    """
+    numbers = itertools.count()
+    under_way = lost = answered_after = turned_away = 0
+    signalled = False
+
+    async def client() -> None:
+        nonlocal under_way, lost, answered_after, turned_away, signalled
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for i in numbers:
+            asked, state, too_late = time.perf_counter(), i % len(questions), signalled
+            under_way += 1
+            try:
+                writer.write(questions[state])
+                status, answer = await read_answer(reader)
+            except (OSError, EOFError):
+                lost, turned_away = lost + (not too_late), turned_away + too_late
+                break
+            finally:
+                under_way -= 1
+            tally.note(state, time.perf_counter() - asked, status, answer)
+            answered_after += signalled
+            if len(tally.latencies) == before:
+                signalled = True
+                waiting.append(under_way)
+                server.send_signal(signal.SIGTERM)
+        writer.close()
+
+    waiting: list[int] = []
+    await asyncio.gather(*(client() for _ in range(clients)))
+    return {
+        "clients": clients,
+        **tally.as_dict(),
+        "under_way_at_sigterm": waiting[0],
+        "answered_after_sigterm": answered_after,
+        "lost": lost,
+        "turned_away": turned_away,
     }
 
 

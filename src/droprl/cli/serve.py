@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -44,7 +45,7 @@ class ServeOptions:
     """Work through a batch row by row: answers are then bit for bit what the policy gives alone, whoever else asks.
     Slower where the networks are large."""
     most_sessions: int = 1000
-    """Sessions open at once."""
+    """Sessions open at once; they may have 16,384 episodes together, or as many as sessions."""
     session_idle: float = 600.0
     """Seconds after which an unused session is forgotten."""
 
@@ -88,3 +89,5 @@ def _check(options: ServeOptions) -> None:
         raise DropError(f"--port is {options.port}: it must be from 0 to 65535")
     require(options, "at least 1", "most_sessions")
     require(options, "above 0", "session_idle")
+    if not math.isfinite(options.session_idle):
+        raise DropError(f"--session-idle is {options.session_idle}: it must end: give seconds")

@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from droprl.adapt.policy import Carry
 from droprl.deploy.serve import sessions as memory
 from droprl.deploy.serve import wire
-from droprl.deploy.serve.batching import Batcher, Busy
+from droprl.deploy.serve.batching import ENDED, Batcher, Busy, Ended
 from droprl.deploy.serve.engine import Acted, Engine, Rows, remembers
 from droprl.deploy.serve.gate import Gate, refused
 from droprl.deploy.serve.live.routes import add_live_page
@@ -27,6 +27,7 @@ from droprl.version import __version__
 
 STATUS: dict[type[DropError], int] = {
     Busy: 503,
+    Ended: 503,
     memory.TooManySessions: 429,
     memory.NoSuchSession: 404,
     memory.SessionActing: 409,
@@ -34,17 +35,19 @@ STATUS: dict[type[DropError], int] = {
 MEANING = {
     400: "the request makes no sense",
     401: "the token is missing or wrong",
+    403: "another site's page asks",
     404: "there is no such session",
     408: "the body came too slowly",
     409: "not as things stand",
     413: "the body is too large",
     415: "the body is not JSON",
+    421: "the service is asked under a name that is not its own",
     422: "the body is not what is asked for, and why",
-    429: "too many sessions are open",
-    503: "too many requests are waiting",
+    429: "too many sessions are open, or too many episodes in them",
+    503: "too many requests are waiting, or the policy no longer answers",
 }
-ENDED = "the policy no longer answers: start the service again"
-READING = (401, 408, 413, 415, 422)
+ANY = (401, 403, 421)
+READING = (*ANY, 400, 408, 413, 415, 422)
 
 
 @dataclass(frozen=True)
@@ -63,13 +66,13 @@ class Service:
 
     def __init__(self, loaded: LoadedPolicy, limits: Limits = Limits(), env: str | None = None) -> None:  # noqa: B008
         self.loaded, self.limits = loaded, limits
+        self.stage = Stage(loaded, env)
         self.measures = Measures()
         self.engine = Engine(loaded, limits.rows, limits.one_by_one)
         self.batcher = Batcher(self.engine, limits.waiting, self.measures.batch)
         self.sessions = memory.Sessions(limits.sessions, limits.idle_seconds)
         self.shapes = wire.Shapes.of(loaded.spec, limits.rows)
         self.remembers = remembers(loaded)
-        self.stage = Stage(loaded, env)
         self.measures.watch("waiting_requests", "Requests that wait for the policy.", lambda: self.batcher.waiting)
         self.measures.watch("open_sessions", "Sessions that are open.", lambda: len(self.sessions))
 
@@ -105,6 +108,7 @@ class Service:
             "most_rows": self.limits.rows,
             "most_bytes": self.shapes.most_bytes,
             "most_sessions": self.limits.sessions,
+            "most_episodes": self.sessions.episodes,
             "session_idle_seconds": self.limits.idle_seconds,
         }
 
@@ -173,7 +177,7 @@ def _add_sessions(app: FastAPI, service: Service) -> None:
             sessions.end(session, carry)
         return _answer(acted, alone)
 
-    @app.delete("/sessions/{session}", status_code=204, responses=_refusals(401, 404), response_class=Response)
+    @app.delete("/sessions/{session}", status_code=204, responses=_refusals(*ANY, 404), response_class=Response)
     async def close_session(session: str) -> Response:
         """Forget its memory."""
         sessions.delete(session)
@@ -190,17 +194,19 @@ def _rewards(given: Any, session: memory.Session) -> np.ndarray:
 
 
 def _add_facts(app: FastAPI, service: Service) -> None:
-    @app.get("/health", response_model=wire.Health, responses={503: {"model": wire.Refusal, "description": ENDED}})
+    unwell: dict[int | str, dict[str, Any]] = {503: {"model": wire.Refusal, "description": ENDED}}
+
+    @app.get("/health", response_model=wire.Health, responses=unwell | _refusals(403, 421))
     async def health() -> Response:
         """Whether it can act; needs no token."""
         return JSONResponse({"status": "ok"}) if service.batcher.works else JSONResponse({"error": ENDED}, 503)
 
-    @app.get("/info", responses=_refusals(401))
+    @app.get("/info", responses=_refusals(*ANY))
     async def info() -> dict[str, Any]:
         """The policy: sizes, bounds, how it adapts, where it comes from, and the service's limits."""
         return service.about()
 
-    @app.get("/metrics", responses=_refusals(401), response_class=Response)
+    @app.get("/metrics", responses=_refusals(*ANY), response_class=Response)
     async def metrics() -> Response:
         """Counters and times in Prometheus' text format."""
         return Response(service.measures.text(), media_type=KIND)

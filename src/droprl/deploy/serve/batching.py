@@ -5,15 +5,23 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from droprl.deploy.serve.engine import Acted, Engine, Rows
 from droprl.errors import DropError
 
+END = None  # what `close` puts behind all that is waiting
+ENDED = "the policy no longer answers: start the service again"
+
 
 class Busy(DropError):
     """More is waiting than would be answered soon."""
+
+
+class Ended(DropError):
+    """Nobody is left to answer."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +37,8 @@ class Batcher:
     def __init__(self, engine: Engine, most_waiting: int = 1024, on_batch: Callable[[int], None] | None = None) -> None:
         self._engine, self._on_batch = engine, on_batch
         self._queue: queue.Queue[_Job | None] = queue.Queue(most_waiting)
+        self._ahead: list[_Job | None] = []  # what the thread has taken from the queue and not begun: one at most
+        self._ended = False  # set by the thread, before it refuses what it leaves behind
         self._thread = threading.Thread(target=self._work, name="droprl-batches", daemon=True)
         self._thread.start()
 
@@ -38,46 +48,62 @@ class Batcher:
 
     @property
     def works(self) -> bool:
-        return self._thread.is_alive()
+        return not self._ended
 
     async def act(self, rows: Rows) -> Acted:
         """At most `engine.largest` rows."""
+        if self._ended:
+            raise Ended(ENDED)
         loop = asyncio.get_running_loop()
         job = _Job(rows, loop, loop.create_future())
         try:
             self._queue.put_nowait(job)
         except queue.Full:
             raise Busy(f"{self._queue.maxsize} requests are waiting already: try again in a moment") from None
+        if self._ended:  # meanwhile; a thread that ends later finds the job, and refuses it
+            job.answer.cancel()
+            raise Ended(ENDED)
         return await job.answer
 
     def close(self) -> None:
         """After what is waiting has been answered."""
-        self._queue.put(None)
+        if not self._ended:
+            self._queue.put(END)
         self._thread.join()
 
     def _work(self) -> None:
-        held = self._queue.get()  # taken from the queue, and not answered yet
-        while held is not None:
-            batch, held = self._gather(held)
-            self._answer(batch)
-            held = held or self._queue.get()
+        batch: list[_Job] = []
+        try:
+            while (first := self._next()) is not END:
+                batch = self._gather(first)
+                self._answer(batch)
+        finally:  # in order or not: whoever still waits would wait for ever
+            self._ended = True
+            left = [*self._ahead, *self._rest()]
+            _send([(job, Ended(ENDED)) for job in (*batch, *left) if job is not END])
 
-    def _gather(self, first: _Job) -> tuple[list[_Job], _Job | None]:
-        """Whatever is waiting, as far as one call takes it, and the one that did not fit."""
+    def _next(self) -> _Job | None:
+        return self._ahead.pop() if self._ahead else self._queue.get()
+
+    def _rest(self) -> Iterator[_Job | None]:
+        with suppress(queue.Empty):
+            while True:
+                yield self._queue.get_nowait()
+
+    def _gather(self, first: _Job) -> list[_Job]:
+        """Whatever is waiting, as far as one call takes it; the first that it does not goes `_ahead` of the rest."""
         batch, room = [first], self._engine.largest - len(first.rows.observations)
         while room > 0:
             try:
                 job = self._queue.get_nowait()
             except queue.Empty:
                 break
-            if job is None:
-                self._queue.put(None)  # the end, once this batch is done
+            room -= 0 if job is END else len(job.rows.observations)
+            if job is END or room < 0:
+                self._ahead.append(job)
                 break
-            room -= len(job.rows.observations)
-            if room < 0:
-                return batch, job
             batch.append(job)
-        return batch, None
+        return batch
 
     def _answer(self, batch: list[_Job]) -> None:
         try:
@@ -86,17 +112,22 @@ class Batcher:
             answers = [error] * len(batch)
         if self._on_batch is not None:
             self._on_batch(sum(len(job.rows.observations) for job in batch))
-        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Job, Acted | Exception]]] = {}
-        for job, answer in zip(batch, answers, strict=True):
-            by_loop.setdefault(job.loop, []).append((job, answer))
-        for loop, pairs in by_loop.items():
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(_deliver, pairs)
+        _send(list(zip(batch, answers, strict=True)))
+
+
+def _send(pairs: list[tuple[_Job, Acted | Exception]]) -> None:
+    """To the loops that wait; those that have closed do not any more."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Job, Acted | Exception]]] = {}
+    for job, answer in pairs:
+        by_loop.setdefault(job.loop, []).append((job, answer))
+    for loop, theirs in by_loop.items():
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(_deliver, theirs)
 
 
 def _deliver(pairs: list[tuple[_Job, Acted | Exception]]) -> None:
     for job, answer in pairs:
-        if job.answer.done():  # whoever asked has gone
+        if job.answer.done():  # answered already, or whoever asked has gone
             continue
         if isinstance(answer, Exception):
             job.answer.set_exception(answer)

@@ -87,9 +87,17 @@ class Gate:
 
 
 def _from_another_page(scope: Scope, headers: dict[bytes, str]) -> bool:
-    """Browsers say where a request comes from. A link to us is fine, whatever else would be done behind one's back."""
-    follows_a_link = scope["method"] == "GET" and headers.get(b"sec-fetch-mode") == "navigate"
-    return headers.get(b"sec-fetch-site", "none") not in ("same-origin", "none") and not follows_a_link
+    """Browsers say where a request comes from. A link to us is fine, whatever else would be done behind one's back.
+
+    Over plain HTTP to another machine they leave Sec-Fetch out, and only name the origin of what is sent or read.
+    """
+    site = headers.get(b"sec-fetch-site")
+    if site is None:
+        origin, host = headers.get(b"origin"), headers.get(b"host", "")
+        return origin is not None and origin.lower().partition("://")[2] != host.lower()
+    a_document = (headers.get(b"sec-fetch-mode"), headers.get(b"sec-fetch-dest")) == ("navigate", "document")
+    follows_a_link = scope["method"] == "GET" and a_document and not scope["path"].startswith("/live/")
+    return site not in ("same-origin", "none") and not follows_a_link
 
 
 def is_loopback(host: str) -> bool:

@@ -1,33 +1,45 @@
-"""uvicorn around the application: where it may listen, and how it ends."""
+"""uvicorn around the application: where it may listen, whom it hangs up on, and how it ends."""
 
 from __future__ import annotations
 
+import resource
 import signal
 import socket
 import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from types import FrameType
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
 
 from droprl.deploy.serve.gate import is_loopback
+from droprl.deploy.serve.live.routes import STREAM
 from droprl.errors import DropError
 
 DRAIN_SECONDS = 30
 MOST_CONNECTIONS = 2048  # beyond it they get a 503 at once
+SECONDS_TO_ASK = 10.0  # for a whole request's head
+SECONDS_TO_TAKE = 30.0  # for any part of an answer
 
 
 def check_address(host: str, token: str | None) -> None:
     """Whoever can reach the port can use the policy: beyond this machine only with a token."""
     if token is not None and (not token.strip() or not token.isascii()):
         raise DropError("the token is blank or not ASCII: give one that nobody guesses")
+    if token is not None and token != token.strip():
+        raise DropError("the token has blanks at its ends, which no header keeps: leave them out")
     if token is None and not is_loopback(host):
         raise DropError(
             f"{host}: can be reached from other machines: give a token (DROP_TOKEN=… or --token), or serve on 127.0.0.1"
         )
+
+
+def most_connections() -> int:
+    """Half of the files that this process may open, at most: the rest is for simulators and the policy's own."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MOST_CONNECTIONS if soft == resource.RLIM_INFINITY else max(1, min(MOST_CONNECTIONS, soft // 2))
 
 
 class Server(uvicorn.Server):
@@ -45,11 +57,13 @@ class Server(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 timeout_graceful_shutdown=DRAIN_SECONDS,
-                limit_concurrency=MOST_CONNECTIONS,
+                limit_concurrency=most_connections(),
+                http="h11",  # whose connections `_hang_up_on_the_stuck` knows
                 ws="none",
             )
         )
         self._when_ready, self._at_end = when_ready, at_end
+        self._stuck: dict[Any, tuple[Any, float]] = {}  # connections, how they stand, and since when
         self.drained = False  # every request under way was answered before it ended
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -57,8 +71,34 @@ class Server(uvicorn.Server):
         if self.started:
             self._when_ready(self.servers[0].sockets[0].getsockname()[1])
 
+    async def on_tick(self, counter: int) -> bool:
+        if counter % 10 == 0:
+            self._hang_up_on_the_stuck(time.monotonic())
+        return await super().on_tick(counter)
+
+    def _hang_up_on_the_stuck(self, now: float) -> None:
+        """On who has connected and does not ask, and on who does not take the answer: each holds a place of few."""
+        before, self._stuck = self._stuck, {}
+        connections: list[Any] = list(self.server_state.connections)
+        for connection in connections:
+            cycle, unsent = connection.cycle, connection.transport.get_write_buffer_size()
+            if unsent == 0 and cycle is not None and not cycle.response_complete:
+                continue  # we are to move
+            stands, since = before.get(connection, (None, now))
+            if stands != (cycle, unsent):
+                since = now
+            self._stuck[connection] = ((cycle, unsent), since)
+            if now - since >= (SECONDS_TO_TAKE if unsent else SECONDS_TO_ASK):
+                connection.transport.abort()
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Streams would go on for ever, and one that nobody reads cannot even be ended in order."""
         began = time.monotonic()
+        self._at_end()
+        connections: list[Any] = list(self.server_state.connections)
+        for connection in connections:
+            if connection.scope is not None and connection.scope["path"] == STREAM:
+                connection.transport.abort()
         await super().shutdown(sockets)
         self.drained = not self.force_exit and time.monotonic() - began < DRAIN_SECONDS
 
@@ -72,7 +112,3 @@ class Server(uvicorn.Server):
         finally:
             for sig, handler in before.items():
                 signal.signal(sig, handler)
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self._at_end()
-        super().handle_exit(sig, frame)

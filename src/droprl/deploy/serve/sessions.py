@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from droprl.adapt.policy import Carry
 from droprl.errors import DropError
 
+MOST_EPISODES = 16_384  # whose memory fits: a few KiB each for `dt`, less for the rest
+
 
 class TooManySessions(DropError):
     pass
@@ -35,10 +37,12 @@ class Session:
 
 
 class Sessions:
-    """At most `most` of them; one that nobody used for `idle` seconds is forgotten."""
+    """At most `most` of them, with so many `episodes` together; one unused for `idle` seconds is forgotten."""
 
-    def __init__(self, most: int, idle: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self.most, self.idle, self._clock = most, idle, clock
+    def __init__(
+        self, most: int, idle: float, episodes: int = MOST_EPISODES, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.most, self.idle, self.episodes, self._clock = most, idle, max(episodes, most), clock
         self._open: dict[str, Session] = {}  # the longest unused first
 
     def __len__(self) -> int:
@@ -49,6 +53,11 @@ class Sessions:
         if len(self) >= self.most:
             raise TooManySessions(
                 f"{self.most} sessions are open: delete one, or wait until one has been idle for {self.idle:g} s"
+            )
+        taken = sum(session.episodes for session in self._open.values())
+        if taken + episodes > self.episodes:
+            raise TooManySessions(
+                f"{taken:,} episodes are open, and {self.episodes:,} is the most: delete a session, or ask for fewer"
             )
         name = secrets.token_urlsafe(16)
         self._open[name] = Session(episodes, memory, self._clock())

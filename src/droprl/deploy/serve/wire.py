@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypeVar
 import numpy as np
 from fastapi import HTTPException, Request
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, ValidationError, create_model
+from starlette.requests import ClientDisconnect
 
 from droprl.data.transitions import Spec
 
@@ -127,6 +128,8 @@ async def _body(request: Request, most_bytes: int) -> bytes:
                 parts.append(part)
     except TimeoutError:
         raise HTTPException(408, f"the body did not come within {SECONDS_TO_SEND:g} s: send it at once") from None
+    except ClientDisconnect:  # nobody reads this, but it is counted as what it is
+        raise HTTPException(400, "the connection ended before the body did") from None
     return b"".join(parts)
 
 

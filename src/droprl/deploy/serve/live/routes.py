@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from importlib import resources
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import Response, StreamingResponse
-from pydantic import Field
+from pydantic import Field, create_model
+from starlette.types import Receive, Scope, Send
 
 from droprl.deploy.serve import wire
+from droprl.deploy.serve.live.look import Settings
 from droprl.deploy.serve.live.show import Show, Stage, TooManyShows
 from droprl.errors import DropError
 
@@ -27,7 +29,8 @@ OWN_FILES_ONLY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; connect-src 'self'; "
     "frame-ancestors 'self'; base-uri 'none'; form-action 'none'"
 )
-MOST_ASCENT_STEPS, LONGEST_INTERVAL = 200, 200
+STREAM = "/live/stream"
+MOST_ASCENT_STEPS, LONGEST_INTERVAL = 200, 200  # or the policy's own, if that is more
 MOST_BYTES = 4096
 
 
@@ -35,18 +38,41 @@ class Change(wire.Question):
     """What to change in a show; what is left out stays."""
 
     rule: Literal["best", "grad", "best-ada", "grad-ada"] | None = None
-    ascent_steps: Annotated[int, Field(ge=0, le=MOST_ASCENT_STEPS, strict=True)] | None = None
-    reinference_interval: Annotated[int, Field(ge=1, le=LONGEST_INTERVAL, strict=True)] | None = None
     task: str | None = None
     paused: bool | None = None
     restart: bool | None = None
+
+    @classmethod
+    def within(cls, own: Settings | None) -> type[Change]:
+        """With how far the knobs go, which is at least to where the policy's own stand."""
+        most = max(MOST_ASCENT_STEPS, own.ascent_steps if own else 0)
+        longest = max(LONGEST_INTERVAL, own.reinference_interval if own else 0)
+        steps: Any = Annotated[int, Field(ge=0, le=most, strict=True)]
+        interval: Any = Annotated[int, Field(ge=1, le=longest, strict=True)]
+        knobs: Any = {"ascent_steps": (steps | None, None), "reinference_interval": (interval | None, None)}
+        return create_model("Change", __base__=cls, **knobs)
+
+
+class Watching(StreamingResponse):
+    """Server-sent events of a show. Its place is given back however this ends: a stream that never began has no end."""
+
+    def __init__(self, stage: Stage, show: Show) -> None:
+        super().__init__(_lines(show), media_type="text/event-stream", headers={"cache-control": "no-store"})
+        self._stage, self._show = stage, show
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._stage.forget(self._show)
 
 
 def add_live_page(app: FastAPI, stage: Stage) -> None:
     for path, name in FILES.items():
         _add_file(app, path, name)
+    question = Change.within(stage.first_settings)
 
-    @app.get("/live/stream", include_in_schema=False)
+    @app.get(STREAM, include_in_schema=False)
     async def stream() -> Response:
         try:
             show = stage.open()
@@ -54,11 +80,11 @@ def add_live_page(app: FastAPI, stage: Stage) -> None:
             raise HTTPException(503, str(error), {"retry-after": "10"}) from error
         except DropError as error:
             raise HTTPException(409, str(error)) from error
-        return StreamingResponse(_lines(show), media_type="text/event-stream", headers={"cache-control": "no-store"})
+        return Watching(stage, show)
 
     @app.post("/live/{show}", include_in_schema=False, status_code=204)
     async def change(show: str, request: Request) -> Response:
-        asked = await wire.read(request, Change, MOST_BYTES)
+        asked = await wire.read(request, question, MOST_BYTES)
         found = stage.find(show)
         if found is None:
             raise HTTPException(404, "nobody is watching under this name: load the page again")
@@ -76,6 +102,6 @@ def _add_file(app: FastAPI, path: str, name: str) -> None:
 
 
 async def _lines(show: Show) -> AsyncIterator[str]:
-    """Server-sent events; a comment now and then shows whether anybody still listens."""
+    """A comment now and then shows whether anybody still listens."""
     async for event in show.events():
-        yield ": still here\n\n" if event is None else f"data: {json.dumps(event)}\n\n"
+        yield ": still here\n\n" if event is None else f"data: {json.dumps(event, allow_nan=False)}\n\n"

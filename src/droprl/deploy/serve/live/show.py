@@ -7,6 +7,7 @@ import secrets
 import threading
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -17,6 +18,7 @@ import numpy as np
 from droprl.adapt import AdaptivePolicy, tell_rewards
 from droprl.data.antmaze import TIME_LIMITS
 from droprl.data.maze import MAZES, env_id
+from droprl.data.simulation import make_env
 from droprl.deploy.serve.live import pictures
 from droprl.deploy.serve.live.look import Plane, Settings, Sight, nothing_held, see
 from droprl.errors import DropError
@@ -51,6 +53,8 @@ class Stage:
     def __init__(self, loaded: LoadedPolicy, env: str | None = None) -> None:
         self.loaded = loaded
         self.tasks = tasks_of(env or loaded.origin.env)
+        if env is not None:
+            _check_task(loaded, env)
         policy = loaded.policy
         self.adaptive = policy if isinstance(policy, AdaptivePolicy) else None
         self.plane = None if self.adaptive is None else Plane(np.asarray(self.adaptive.embeddings))
@@ -79,11 +83,12 @@ class Stage:
             raise TooManyShows(f"{len(self._shows)} people are watching already: try again when one has left")
         if not self.tasks:
             raise DropError("the data did not say which task it is from: start with `drop serve POLICY --env ID`")
-        show = Show(self, Wish(self._first_settings(), self.tasks[0]))
+        show = Show(self, Wish(self.first_settings, self.tasks[0]))
         self._shows[show.name] = show
         return show
 
-    def _first_settings(self) -> Settings | None:
+    @property
+    def first_settings(self) -> Settings | None:
         """As the policy was loaded; the rule `first`, which asks no score model, has no place on the page."""
         if self.adaptive is None:
             return None
@@ -99,7 +104,7 @@ class Stage:
         self._shows.pop(show.name, None)
 
     def close(self) -> None:
-        """Ends all streams, which would go on for ever. May be called from a signal handler, and twice."""
+        """Ends all shows, which would go on for ever. May be called twice."""
         self._closing = True
         for show in list(self._shows.values()):
             show.stop()
@@ -117,7 +122,7 @@ class Show:
         self.wish = wish
         self._stage = stage
         self._stopped = threading.Event()
-        self._events: asyncio.Queue[Event] = asyncio.Queue()
+        self._events: asyncio.Queue[Event | None] = asyncio.Queue()  # None comes last
 
     def stop(self) -> None:
         self._stopped.set()
@@ -140,11 +145,15 @@ class Show:
         self._loop = asyncio.get_running_loop()
         threading.Thread(target=self._run, name=THREAD, daemon=True).start()
         try:
-            while not self._stopped.is_set() or not self._events.empty():
+            while True:
                 try:
-                    yield await asyncio.wait_for(self._events.get(), 1.0)
+                    event = await asyncio.wait_for(self._events.get(), 1.0)
                 except TimeoutError:
                     yield None
+                    continue
+                if event is None:
+                    return
+                yield event
         finally:
             self._stage.forget(self)
 
@@ -159,14 +168,18 @@ class Show:
                 self._play(self.wish.task)
         except Exception as error:  # the page is told: nobody reads a thread's traceback
             self._say("trouble", error=" ".join(str(error).split()) or type(error).__name__)
-            self.stop()
+        finally:
+            self._put(None)  # last, so that what was said before is heard
 
     def _say(self, kind: str, **content: Any) -> None:
         """Waits while the listener is behind: the simulation then slows down rather than the memory filling up."""
         while self._events.qsize() >= 2 and not self._stopped.is_set():
             time.sleep(0.005)
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._events.put_nowait, {"kind": kind, **content})
+        self._put({"kind": kind, **content})
+
+    def _put(self, event: Event | None) -> None:
+        with suppress(RuntimeError):  # the loop has closed: nobody listens any more
+            self._loop.call_soon_threadsafe(self._events.put_nowait, event)
 
     def _play(self, task: str) -> None:
         """Episodes of one task, until another is asked for."""
@@ -231,6 +244,7 @@ class Episode:
         sight: Sight | None = None
         while len(points) < STEPS_A_FRAME and not self.over:
             action, sight = self._act()
+            _check_finite(self.step, action, sight)
             found, reward, ended, truncated, _ = self._env.step(action)
             if self._carry is not None:
                 self._carry = tell_rewards(self._carry, np.array([reward]))
@@ -238,6 +252,7 @@ class Episode:
             self.step, self.total, self.over = self.step + 1, self.total + float(reward), bool(ended or truncated)
             seen = (None, None) if sight is None else (float(sight.score), float(np.max(sight.scores)))
             points.append([self.step, *seen, self.total])
+            _check_finite(self.step, self.total)
         return points, self._drawn(sight)
 
     def _act(self) -> tuple[np.ndarray, Sight | None]:
@@ -260,6 +275,23 @@ class Episode:
             "z": plane.points(np.asarray(sight.held.z)),
             "start": int(sight.held.start),
         }
+
+
+def _check_task(loaded: LoadedPolicy, env_id: str) -> None:
+    """What somebody named is refused before anything is served; what the data named may be missing on this machine."""
+    env = make_env(env_id)
+    try:
+        check_fit(loaded, env)
+    finally:
+        env.close()
+
+
+def _check_finite(step: int, *found: Any) -> None:
+    if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(found)):
+        raise DropError(
+            f"step {step}: an action, a score or the reward is not finite: the policy is damaged, "
+            "or too far from its data"
+        )
 
 
 def tasks_of(env: str | None) -> list[str]:

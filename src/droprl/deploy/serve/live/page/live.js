@@ -4,8 +4,8 @@
   const root = document.documentElement;
   window.onerror = (message) => { root.dataset.error = String(message); };
   const $ = (id) => document.getElementById(id);
-  const K = [0, 1, 2, 5, 10, 20, 50, 100, 200];
-  const M = [1, 2, 5, 10, 20, 50, 100];
+  const STOPS = { k: [0, 1, 2, 5, 10, 20, 50, 100, 200], m: [1, 2, 5, 10, 20, 50, 100] };
+  const stops = { ...STOPS }; // where the knobs may stand: with the policy's own, once it is known
   const TRAIL = 40, LENS = 58; // points of z* that stay, and the lens' radius
   const MEANING = {
     best: "When the episode begins, or you switch, the best dot becomes z* and <b>stays it</b>: nothing adapts after that.",
@@ -28,7 +28,6 @@
   };
   const subscript = (n) => String(n).replace(/\d/g, (d) => "₀₁₂₃₄₅₆₇₈₉"[d]);
   const short = (task) => task.replace(/^droprl\//, "").replace(/-v\d+$/, "");
-  const nearest = (values, wanted) => values.reduce((best, v, i) => (Math.abs(v - wanted) < Math.abs(values[best] - wanted) ? i : best), 0);
 
   let name = null, about = null, task = "", paused = false;
   let place = null, lens = null; // from the plane's units to the drawing's; where the lens hangs
@@ -40,10 +39,9 @@
 
   async function send(change) {
     if (name === null) return;
-    const answer = await fetch(`live/${name}`, {
-      method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(change),
-    });
-    if (!answer.ok) trouble((await answer.json()).error);
+    const asked = { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(change) };
+    const answer = await fetch(`live/${name}`, asked).catch(() => null); // if it is lost, the stream says so
+    if (answer && !answer.ok) trouble((await answer.json()).error);
   }
 
   function trouble(text) {
@@ -60,24 +58,27 @@
       $(id).disabled = !used;
       $(`knob-${id}`).classList.toggle("off", !used);
     }
-    $("k-out").textContent = K[$("k").value];
-    $("m-out").textContent = M[$("m").value];
+    for (const id of ["k", "m"]) $(`${id}-out`).textContent = stops[id][$(id).value];
   }
 
   document.querySelectorAll("input[name=rule]").forEach((input) =>
     input.addEventListener("change", () => { explain(); send({ rule: input.value }); }));
-  for (const [id, values, key] of [["k", K, "ascent_steps"], ["m", M, "reinference_interval"]]) {
-    $(id).max = values.length - 1;
+  for (const [id, key] of [["k", "ascent_steps"], ["m", "reinference_interval"]]) {
     $(id).addEventListener("input", () => explain());
-    $(id).addEventListener("change", () => send({ [key]: values[$(id).value] }));
+    $(id).addEventListener("change", () => send({ [key]: stops[id][$(id).value] }));
   }
-  $("task").addEventListener("change", () => send({ task: $("task").value }));
-  $("restart").addEventListener("click", () => { if (paused) $("pause").click(); send({ restart: true }); });
-  $("pause").addEventListener("click", () => {
-    paused = !paused;
+  function turn(id, own) {
+    stops[id] = [...new Set([...STOPS[id], own])].sort((a, b) => a - b);
+    $(id).max = stops[id].length - 1;
+    $(id).value = stops[id].indexOf(own);
+  }
+  function pause(wanted) {
+    paused = wanted;
     $("pause").textContent = paused ? "Go on" : "Pause";
-    send({ paused });
-  });
+  }
+  $("pause").addEventListener("click", () => { pause(!paused); send({ paused }); });
+  $("task").addEventListener("change", () => { pause(false); send({ task: $("task").value, paused }); });
+  $("restart").addEventListener("click", () => { pause(false); send({ restart: true, paused }); });
 
   // ---- what is drawn
 
@@ -114,6 +115,7 @@
   function hello(event) {
     [name, about] = [event.name, event];
     trouble("");
+    pause(false);
     root.dataset.show = name;
     $("task").replaceChildren(...event.tasks.map((id, i) => new Option(short(id) + (i === 0 ? "" : " (not its own)"), id)));
     $("task").disabled = event.tasks.length === 1;
@@ -124,8 +126,8 @@
       $("meaning").textContent = `A policy of ${event.algorithm} infers no embedding: it acts, and nothing adapts at test time.`;
       return;
     }
-    $("k").value = nearest(K, event.settings.ascent_steps);
-    $("m").value = nearest(M, event.settings.reinference_interval);
+    turn("k", event.settings.ascent_steps);
+    turn("m", event.settings.reinference_interval);
     document.querySelector(`input[value="${event.settings.rule}"]`).checked = true;
     explain();
     place = scale(event.embeddings);
@@ -264,14 +266,22 @@
     [episode, trace, trail] = [-1, [], []];
   }
 
-  const handlers = { hello, task: newTask, frame, episode: finished, trouble: (event) => trouble(event.error) };
+  // The show is over: another would end as this one did, and hide the reason.
+  function over(event) {
+    stream.close();
+    name = null;
+    trouble(`${event.error} (Load the page again to try once more.)`);
+  }
+
+  const handlers = { hello, task: newTask, frame, episode: finished, trouble: over };
   const stream = new EventSource("live/stream");
   stream.onmessage = (message) => { const event = JSON.parse(message.data); handlers[event.kind](event); };
   stream.onerror = async () => {
     name = null;
     if (stream.readyState !== EventSource.CLOSED) return trouble("The connection is lost; trying again …");
     const stop = new AbortController();
-    const answer = await fetch("live/stream", { signal: stop.signal });
+    const answer = await fetch("live/stream", { signal: stop.signal }).catch(() => null);
+    if (answer === null) return trouble("The service does not answer: load the page again when it does.");
     trouble(answer.ok ? "The stream has ended: load the page again." : (await answer.json()).error);
     if (answer.ok) stop.abort();
   };
