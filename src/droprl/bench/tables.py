@@ -44,6 +44,11 @@ class Scores:
     unscored: frozenset[str]  # tasks without reference scores: their runs are returns
 
     @property
+    def names(self) -> dict[str, str]:
+        """Of the tasks; those without reference scores say that they are in returns."""
+        return {task: f"{task} (return)" if task in self.unscored else task for task in self.tasks}
+
+    @property
     def unequal(self) -> bool:
         return any(len({len(of) for of in tasks.values()}) > 1 for tasks in self.runs.values())
 
@@ -72,7 +77,7 @@ def load_scores(bench: Bench, checkpoints: int = 1) -> Scores:
 
 def score_table(scores: Scores) -> Table:
     """Tasks × methods and plays, the longer side down the page; the IQM over all tasks at the end."""
-    names = {task: f"{task} (return)" if task in scores.unscored else task for task in scores.tasks}
+    names = scores.names
     lines: list[tuple[Cell, ...]] = [
         (names[task], *best_in_bold([_mean(of.get(task)) for of in scores.runs.values()])) for task in scores.tasks
     ]
@@ -138,7 +143,10 @@ def cost_table(bench: Bench) -> Table:
                     score = _mean(bench.scores(task, method, play))
                     rows.append((task, label(method, play), score, *training, action, cost.get("device", "")))
     header = ("task", "method", f"score, {WHEN[1]}", *COSTS.values(), "ms an action", "device")
-    note = "Training is of all seeds together, compiling and saving included."
+    note = (
+        "Training is of all seeds together, compiling and saving included; where it was interrupted, from its last "
+        "checkpoint on. An action is one by one for one environment."
+    )
     return Table(f"{bench.suite.title}: cost", header, tuple(rows), note)
 
 
