@@ -283,6 +283,23 @@ def test_the_command_prints_scores_and_aggregates_and_writes_all_tables(
     assert all(float(row["training, s"]) > 0 for row in costs)
 
 
+def test_from_a_real_suite_to_its_page_with_an_episode(bench: Bench, tmp_path: Path) -> None:
+    out = shutil.copytree(bench.out, tmp_path / "out")
+    main(["report", str(out)])
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert "A small suite" in page
+    episode = json.loads((out / "episode.json").read_bytes())
+    assert episode["of"] == "DROP on hopper-medium"
+    assert {walk["rule"] for walk in episode["walks"]} >= {"best", "grad-ada"}
+    assert all(len(walk["rewards"]) == len(walk["scores"]) > 0 for walk in episode["walks"])
+    assert (out / "episodes.csv").read_bytes() == (bench.out / "episodes.csv").read_bytes()
+    for folder in ("runs", "data"):  # a copy without weights shows the same episode
+        shutil.rmtree(out / folder)
+    main(["report", str(out), "--out", str(tmp_path / "copy.html")])
+    for text in ("DROP on hopper-medium", "hopper-random"):
+        assert text in (tmp_path / "copy.html").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [

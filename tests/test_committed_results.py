@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from droprl.bench import Bench, load_bench, load_suite
+from droprl.bench.figure import suite_figure
 from droprl.bench.kept import refuse_other_settings
 from droprl.bench.results import COLUMNS
 
@@ -48,3 +49,9 @@ def test_the_committed_table_has_every_episode(name: str) -> None:
     kept = load_bench(PAPER / name)
     rows = list(csv.reader((kept.out / "episodes.csv").open(encoding="utf-8")))
     assert rows == [list(COLUMNS), *([str(value) for value in row] for row in kept.rows())]
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_the_figure_in_the_docs_is_of_what_is_committed(name: str) -> None:
+    drawn = suite_figure(load_bench(PAPER / name))
+    assert (PAPER.parents[1] / "docs" / "figures" / f"{name}.svg").read_text(encoding="utf-8") == drawn

@@ -145,7 +145,7 @@ def cost_table(bench: Bench) -> Table:
     header = ("task", "method", f"score, {WHEN[1]}", *COSTS.values(), "ms an action", "device")
     note = (
         "Training is of all seeds together, compiling and saving included; where it was interrupted, from its last "
-        "checkpoint on. An action is one by one for one environment."
+        "checkpoint on."
     )
     return Table(f"{bench.suite.title}: cost", header, tuple(rows), note)
 
