@@ -125,9 +125,9 @@ def test_another_setting_is_refused_by_the_run_itself(copy: Bench) -> None:
     assert missing_cells(copy) == []  # what was open is filled in
     assert "(n_sub_tasks 4 → 5)" in refused(with_drop(copy, n_sub_tasks=5, threshold=2.0))
     longer = replace(copy, suite=copy.suite.changed(steps=11), methods=("DROP",))
-    assert "(steps 10 → 11)" in refused(longer)
+    assert "have other sizes (steps 10 → 11)" in refused(longer)
     (copy.out / "suite.json").unlink()
-    assert "(steps 10 → 11)" in refused(longer)
+    assert "DROP with other settings (steps 10 → 11)" in refused(longer)
 
 
 # ---- not forgotten
@@ -144,6 +144,12 @@ def test_a_part_of_the_suite_leaves_the_rest_in_the_records(copy: Bench, only: d
     assert len(cells_of(part)) == 2
     run_suite(part)
     assert [(copy.out / name).read_bytes() for name in ("suite.json", "episodes.csv")] == before
+
+
+def test_a_part_with_other_sizes_is_refused(copy: Bench) -> None:
+    """suite.json has one number of seeds: it would be wrong of the rest."""
+    said = refused(replace(copy, suite=copy.suite.changed(seeds=5), methods=("DROP",)))
+    assert "have other sizes (seeds 2 → 5): choose another --out, or run all of them" in said
 
 
 def test_parts_make_up_the_whole_in_the_suites_order(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from droprl.errors import DropError
 from droprl.train import Run
 from droprl.train.config import algorithm_to_dict, differences
 
+SIZES = ("steps", "seeds", "episodes", "protocol")  # of a suite: one for all that its folder holds
 AT_MOST = {"n_policies"}  # settings that the data may lower
 
 
@@ -42,6 +43,13 @@ def refuse_other_settings(bench: Bench) -> None:
             f"{bench.out}: holds results of preset {kept.preset}, {bench.preset} is asked for: choose another --out, "
             f"or give --preset {kept.preset}"
         )
+    if kept is not None and _has_any(kept, outside=bench.asked):
+        found, asked = ({name: getattr(suite, name) for name in SIZES} for suite in (kept.suite, bench.suite))
+        if odd := differences(found, asked):
+            raise DropError(
+                f"{bench.out}: holds results that are not run now and have other sizes ({'; '.join(odd)}): choose "
+                "another --out, or run all of them"
+            )
     for method in bench.asked.methods:
         for task in _in_order(bench.asked.tasks, () if kept is None else kept.suite.tasks):
             if odd := _other_settings(bench, task, method, kept):
@@ -57,8 +65,10 @@ def has_results(bench: Bench, task: str, method: Method) -> bool:
     return bench.run_path(task, method).is_dir() or any(played.glob("*.json"))
 
 
-def _has_any(bench: Bench) -> bool:
-    return any(has_results(bench, task, method) for task in bench.suite.tasks for method in bench.suite.methods)
+def _has_any(bench: Bench, outside: Suite | None = None) -> bool:
+    known = {(t, name) for t in outside.tasks for name in _names(outside)} if outside else set()
+    cells = ((t, m) for t in bench.suite.tasks for m in bench.suite.methods if (t, m.name) not in known)
+    return any(has_results(bench, task, method) for task, method in cells)
 
 
 def _other_settings(bench: Bench, task: str, method: Method, kept: Bench | None) -> list[str]:

@@ -92,7 +92,9 @@ def _bench(options: BenchOptions) -> Bench:
 def _draw(made: Bench, options: BenchOptions) -> None:
     """All that is in OUT, whatever part of it was run now."""
     if (made.out / "suite.json").exists():
-        given = [name for name in ("tasks", "methods", "seeds", "steps", "episodes") if getattr(options, name)]
+        given = [
+            name for name in ("tasks", "methods", "seeds", "steps", "episodes") if getattr(options, name) is not None
+        ]
         if options.draw and given:
             raise DropError(f"{made.out}: --draw shows what its suite.json says was run: leave out --{given[0]}")
         kept = load_bench(made.out)
