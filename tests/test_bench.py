@@ -283,6 +283,23 @@ def test_the_command_prints_scores_and_aggregates_and_writes_all_tables(
     assert all(float(row["training, s"]) > 0 for row in costs)
 
 
+def test_from_a_real_suite_to_its_page_with_an_episode(bench: Bench, tmp_path: Path) -> None:
+    out = shutil.copytree(bench.out, tmp_path / "out")
+    main(["report", str(out)])
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert "A small suite" in page
+    episode = json.loads((out / "episode.json").read_bytes())
+    assert episode["of"] == "DROP on hopper-medium"
+    assert {walk["rule"] for walk in episode["walks"]} >= {"best", "grad-ada"}
+    assert all(len(walk["rewards"]) == len(walk["scores"]) > 0 for walk in episode["walks"])
+    assert (out / "episodes.csv").read_bytes() == (bench.out / "episodes.csv").read_bytes()
+    for folder in ("runs", "data"):  # a copy without weights shows the same episode
+        shutil.rmtree(out / folder)
+    main(["report", str(out), "--out", str(tmp_path / "copy.html")])
+    for text in ("DROP on hopper-medium", "hopper-random"):
+        assert text in (tmp_path / "copy.html").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
@@ -293,6 +310,19 @@ def test_the_command_prints_scores_and_aggregates_and_writes_all_tables(
         (("width = 8\nbatch_size = 16\ndepths", "wide = 8\nbatch_size = 16\ndepths"), "wide"),
         (('rule = "best" ', 'role = "best" '), "role"),
         (("steps = 20", "steps = "), "is no TOML"),
+        (("episodes = 2", 'episodes = 2\nprotocol = "papper"'), "protocol is 'papper': choose one of last, paper"),
+        (("steps = 20", 'steps = 5\nprotocol = "paper"'), "5 updates leave too few checkpoints"),
+        (("steps = 20", "steps = 0"), "steps is 0: give a whole number, at least 1"),
+        (("seeds = 2", "seeds = 2.5"), "seeds is 2.5"),
+        (("episodes = 2", "episodes = -1"), "episodes is -1"),
+        (('tasks = ["hopper-medium", "hopper-random"]', 'tasks = "hopper-medium"'), "tasks is 'hopper-medium'"),
+        (('tasks = ["hopper-medium", "hopper-random"]', "tasks = [1]"), r"tasks are \[1\]: give a list of names"),
+        (('kind = "dots"', 'kind = "dots"\ncolour = 1'), "a figure knows no colour"),
+        (('kind = "dots"', 'kind = "dots"\ntime = 1'), "time is 1"),
+        (('algo = "bc"', 'algo = "bc"\nshare = 0'), "method BC: share is 0"),
+        (("[methods.BC]", '[methods."D O P"]\n[methods."D O-P"]\n[methods.BC]'), "would have the same files, D-O-P"),
+        (("always =", '"on/ce" = { rule = "grad" }\n"on ce" ='), "the plays 'on/ce' and 'on ce' would have the same"),
+        (('once = { rule = "best" }', "once = 3"), "once is 3: give a table of settings"),
     ],
 )
 def test_a_mistake_in_a_suite_is_named(tmp_path: Path, changed: tuple[str, str], message: str) -> None:

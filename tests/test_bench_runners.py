@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -101,6 +103,11 @@ def test_a_process_that_is_killed_changes_nothing(plain: Bench, source: Path, tm
         run_suite(made, InProcesses(2))
     assert killer.killed is not None
     assert weights(made) == weights(plain)
+    cost, uncut = made.cost(str(source), SLOW), plain.cost(str(source), SLOW)
+    assert cost is not None
+    assert uncut is not None
+    assert 0 < cost["updates"] < uncut["updates"] == made.suite.steps
+    assert cost["updates_per_second"] == pytest.approx(cost["updates"] / cost["train_seconds"])
 
 
 def test_a_process_that_always_dies_is_given_up_and_named(source: Path, tmp_path: Path) -> None:
@@ -115,6 +122,61 @@ def test_a_ray_without_room_or_address_is_said(source: Path, tmp_path: Path, ray
     made = Bench(suite_of(source, steps=10), tmp_path / "out")
     with pytest.raises(DropError, match="asks for 99 GPUs and the cluster has 0"):
         run_suite(made, OnRay(gpus=99))
+
+
+class FakeRay:
+    """Notes what it is asked for, and runs everything at once."""
+
+    exceptions = SimpleNamespace(RayError=RuntimeError)
+
+    def __init__(self) -> None:
+        self.address: str | None = None
+        self.options: dict[str, Any] = {}
+
+    def is_initialized(self) -> bool:
+        return False
+
+    def init(self, address: str | None = None, **options: Any) -> None:
+        self.address = address
+
+    def shutdown(self) -> None: ...
+
+    def cluster_resources(self) -> dict[str, float]:
+        return {"CPU": 8.0, "GPU": 1.0}
+
+    def remote(self, **options: Any) -> Callable[[Callable[..., Any]], Any]:
+        self.options = options
+        return lambda function: SimpleNamespace(remote=lambda bench, cell: (cell, function))
+
+    def wait(self, refs: list[Any]) -> tuple[list[Any], list[Any]]:
+        return refs[:1], refs[1:]
+
+    def get(self, ref: Any) -> None: ...
+
+
+@pytest.mark.parametrize("words", [["--ray"], ["--ray", "--workers", "1"], ["--ray", "auto"]])
+def test_ray_without_an_address_joins_nobody_and_tasks_get_what_is_asked_for(
+    words: list[str], source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = FakeRay()
+    monkeypatch.setitem(sys.modules, "ray", fake)
+    monkeypatch.setattr("droprl.cli.bench._draw", lambda *given: None)
+    mine = tmp_path / "mine.toml"
+    mine.write_text(TINY.replace('["hopper-medium", "hopper-random"]', f'["{source}"]'), encoding="utf-8")
+    main(["bench", str(mine), "--out", str(tmp_path / "out"), "--cpus", "2", "--gpus", "0.25", *words])
+    assert fake.address == ("auto" if "auto" in words else "local")
+    assert (fake.options["num_cpus"], fake.options["num_gpus"]) == (2.0, 0.25)
+    assert fake.options["max_calls"] == 1  # peak memory is of one cell
+
+
+def test_an_address_where_nobody_answers_is_said(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeRay()
+    monkeypatch.setitem(sys.modules, "ray", fake)
+    made = Bench(suite_of(source, steps=10), tmp_path / "out")
+    for address in ("127.0.0.1:1", "ray://127.0.0.1:1"):
+        with pytest.raises(DropError, match=f"^{address}: no Ray cluster answers there .*: check the address"):
+            run_suite(made, OnRay(address))
+    assert fake.address is None  # never asked: it would end the process
 
 
 @linux

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, cast
 
 import equinox as eqx
@@ -13,14 +14,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from droprl.adapt import FixedPolicy
+from droprl.adapt import Adaptation, FixedPolicy
 from droprl.algorithms import BC
 from droprl.data.scaling import Scaling
 from droprl.data.transitions import Spec
 from droprl.errors import DropError
 from droprl.networks import BehaviorPolicy
 from droprl.policy import LoadedPolicy, Origin
-from droprl.rollout import Rollout, env_maker, rollout
+from droprl.rollout import Rollout, env_maker, rollout, seconds_per_action
 
 
 class Ledger(gymnasium.Env[Any, Any]):
@@ -147,8 +148,49 @@ def test_progress_counts_finished_episodes() -> None:
     assert heard[-1] == 7
 
 
-def test_the_time_of_an_action_is_measured() -> None:
-    assert 0 < play(4, 2)[0].seconds_per_action < 1
+class Taking:
+    """A stand-in for a policy: the seconds that each call takes, on a clock of its own."""
+
+    draws = False
+
+    def __init__(self, seconds: Callable[[int], float], adaptation: Adaptation | None) -> None:
+        self.algorithm = SimpleNamespace(adaptation=adaptation)
+        self.seconds, self.now, self.sizes = seconds, 0.0, list[int]()
+
+    def start(self, n: int) -> int:
+        return 0
+
+    def step(self, carry: int, observations: np.ndarray, key: Any) -> tuple[int, np.ndarray]:
+        self.sizes.append(len(observations))
+        self.now += self.seconds(carry) if len(self.sizes) > 1 else 60.0  # the first call compiles
+        return carry + 1, np.zeros((len(observations), 1))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "adaptation", "expected", "calls"),
+    [
+        (lambda call: 0.5 if call == 20 else 0.004, None, 0.004, 51),  # one call was held up
+        # (0.010 + 4 · 0.001) / 5
+        (lambda call: 0.010 if call % 5 == 0 else 0.001, Adaptation(reinference_interval=5), 0.0028, 51),
+        (lambda call: 0.010 if call == 0 else 0.001, Adaptation("grad", reinference_interval=5), 0.001, 51),
+        (lambda call: 0.010 if call == 0 else 0.001, Adaptation(reinference_interval=90), 0.0011, 91),
+        (lambda call: 0.4, None, 0.4, 4),  # slow: a second is enough
+    ],
+)
+def test_the_time_of_an_action_is_of_one_environment(
+    seconds: Any, adaptation: Adaptation | None, expected: float, calls: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy: Any = Taking(seconds, adaptation)
+    monkeypatch.setattr("droprl.rollout.time", SimpleNamespace(perf_counter=lambda: policy.now))
+    monkeypatch.setattr("droprl.rollout.tell_rewards", lambda carry, rewards: carry)
+    task = Task()
+    assert seconds_per_action(policy, task) == pytest.approx(expected)
+    assert policy.sizes == [1] * calls
+    assert task.made[0].closed
+
+
+def test_a_real_policys_action_takes_time() -> None:
+    assert 0 < seconds_per_action(gaussian_policy(), Task()) < 1
 
 
 def gaussian_policy() -> LoadedPolicy:

@@ -22,6 +22,7 @@ from droprl.bench import Bench, Suite, load_bench, load_suite, of_runs
 from droprl.bench.of_runs import predictions_of
 from droprl.bench.report import build_suite_report
 from droprl.bench.suite import Method
+from droprl.bench.tables import aggregate_table, improvement_table, load_scores
 from droprl.cli import main
 from droprl.data.tasks import find_task
 from droprl.errors import DropError
@@ -30,6 +31,7 @@ from droprl.report.contents import EmbeddingWalk, SubTaskReturns
 from droprl.report.published import published_scores
 from droprl.report.suite_contents import Predictions
 from droprl.report.suite_page import render_suite
+from droprl.report.table import Number
 from droprl.seals import sealed
 from droprl.train import Run
 from droprl.train.config import DataConfig, RunConfig, run_config_to_dict
@@ -202,15 +204,48 @@ def test_what_is_missing_is_named_and_not_averaged(bench: Bench) -> None:
     bench.play_path(TASKS[1], bench.suite.methods[1], "once").unlink()
     report = build_suite_report(bench, "")
     assert [row.rule for row in report.overall] == [None, "always"]
-    assert any(note.endswith("hence in the table alone: DROP · once.") for note in report.notes)
+    assert "Who has not played every task has no aggregate: DROP · once." in report.notes
     assert "–" in [cell for row in cells_of(render_suite(report), "scores") for cell in row]
 
 
+def in_returns(bench: Bench, task: str) -> None:
+    for method in bench.suite.methods:
+        for way in bench.suite.plays_of(method):
+            path = bench.play_path(task, method, way)
+            content = json.loads(path.read_bytes())
+            content["results"] = [result | {"scores": None} for result in content["results"]]
+            write_json(path, content | {"unit": "return"})
+
+
 def test_returns_of_different_tasks_are_not_averaged(bench: Bench) -> None:
-    play(bench, unit="return")
+    play(bench)
+    for task in TASKS:
+        in_returns(bench, task)
     page = shown(bench)
     assert re.findall(r'<section id="([\w-]+)"', page) == ["scores", "improvement", "costs"]
-    assert "nothing is averaged over tasks" in page
+    assert "in no aggregate" in page
+
+
+@pytest.mark.parametrize("mixed", ["a task in returns", "a seed less"])
+def test_the_page_and_the_tables_have_the_same_numbers(bench: Bench, mixed: str) -> None:
+    play(bench)
+    if mixed == "a task in returns":
+        in_returns(bench, TASKS[1])
+    else:
+        path = bench.play_path(TASKS[1], bench.suite.methods[0], "BC")
+        content = json.loads(path.read_bytes())
+        write_json(path, content | {"results": content["results"][:-1]})
+    report, scores = build_suite_report(bench, ""), load_scores(bench)
+    table = aggregate_table(scores)
+    assert [a.entry.name for a in report.aggregates] == [row[0] for row in table.rows]
+    for of, row in zip(report.aggregates, table.rows, strict=True):
+        assert [v.value for v in of.values] == [cell.value for cell in row[1:] if isinstance(cell, Number)]
+    assert [row.iqm for row in report.overall] == [a.values[0].value for a in report.aggregates]
+    pairs = [row[1:] for row in improvement_table(scores).rows]
+    assert report.improvements is not None
+    assert [[c and c.value for c in row] for row in report.improvements.cells] == [
+        [c.value if isinstance(c, Number) else None for c in row] for row in pairs
+    ]
 
 
 def test_checkpoints_become_a_curve(bench: Bench) -> None:
@@ -445,7 +480,7 @@ def test_in_a_browser_it_runs_and_nothing_sticks_out(bench: Bench, tmp_path: Pat
     walk = walk_of([1.0, 2.0, 3.0], [1.0, 1.0, 1.0])
     walks = [dataclasses.replace(walk, rule=rule) for rule in ("best", "grad")]
     small = render_suite(dataclasses.replace(report, walks=walks, predictions=[Predictions("best", [1.0], [2.0])]))
-    methods = tuple(Method(f"Quantization-{i}", algo) for algo in ("drop", "bc") for i in range(6))
+    methods = tuple(Method(f"Quantization-{i}", "drop" if i < 6 else "bc") for i in range(12))
     many = dataclasses.replace(bench, suite=bench.suite.changed(methods=methods))
     play_six(many)
     assert sticks_out([small, shown(many)], tmp_path) == [*[""] * 4, *["0"] * 4]

@@ -6,6 +6,7 @@ of one episode ever reaches the next, and an episode depends only on its own see
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from droprl.policy import LoadedPolicy, step_policy
 
 Environment = gymnasium.Env[Any, Any]
 EnvMaker = Callable[[], Environment]
+TIMED_CALLS, TIMED_SECONDS = 50, 1.0  # of the policy, to know what an action takes
 Recorder = Callable[[Carry, np.ndarray, np.ndarray], None]  # memory after acting, observations, rewards
 
 
@@ -34,7 +36,6 @@ class Rollout:
     lengths: list[int]
     terminated: list[bool]  # the task ended; otherwise the clock ran out
     guarded: list[int] | None  # at how many actions the guard stepped in; None without a guard
-    seconds_per_action: float  # the policy's part, for one of the actions that it took at once
 
 
 def env_maker(env_id: str) -> EnvMaker:
@@ -148,15 +149,10 @@ def _play(
     waiting = np.full(n, each)  # the episode of each policy that comes next
     observations = np.stack([_reset(env, seed + int(e)) for env, e in zip(envs, playing, strict=True)])
     fresh = players.start(len(envs))
-    carry, seconds, actions_taken, calls = fresh, 0.0, 0, 0
+    carry = fresh
     while (playing >= 0).any():
         keys = _keys((seed + playing).astype(np.uint32), lengths[owner, playing]) if players.draw else None
-        began = time.perf_counter()
         carry, actions = players.step(carry, observations, keys)
-        if calls > 0:  # the first call compiles
-            seconds += time.perf_counter() - began
-            actions_taken += int((playing >= 0).sum())
-        calls += 1
         rewards, began_anew = np.zeros(len(envs)), np.zeros(len(envs), bool)
         seen, stepped_in = observations.copy(), _stepped_in(carry)
         for i in np.flatnonzero(playing >= 0):
@@ -178,10 +174,9 @@ def _play(
         carry = players.after_step(carry, fresh, rewards, began_anew)
         if on_step is not None:
             on_step(int(waiting.sum() - (playing >= 0).sum()))
-    per_action = seconds / actions_taken if actions_taken else float("nan")
     counts = [None] * n if _stepped_in(fresh) is None else guarded.tolist()
     columns = zip(returns.tolist(), lengths.tolist(), terminated.tolist(), counts, strict=True)
-    return [Rollout(*played, per_action) for played in columns]
+    return [Rollout(*played) for played in columns]
 
 
 def _stepped_in(carry: Carry) -> np.ndarray | None:
@@ -189,6 +184,38 @@ def _stepped_in(carry: Carry) -> np.ndarray | None:
     if not isinstance(carry, Episode) or carry.guarded is None:
         return None
     return np.asarray(carry.guarded.stepped_in).ravel()
+
+
+def seconds_per_action(policy: LoadedPolicy, make_env: EnvMaker, seed: int = 0) -> float:
+    """What one environment waits for one action in the midst of an episode: from its observation on the host to the
+    action there, one call at a time. The median of some tens, in at most about TIMED_SECONDS.
+
+    Where z is inferred every m steps an action costs the mean of m calls. What is inferred once an episode, at its
+    start, is not in it.
+    """
+    env = make_env()
+    try:
+        observation = _reset(env, seed)[None]
+    finally:
+        env.close()
+    adaptation = policy.algorithm.adaptation
+    period = 1
+    if adaptation is not None and adaptation.rule in ("best-ada", "grad-ada"):
+        period = adaptation.reinference_interval
+    policy.step(policy.start(1), observation, _key_of(policy, seed, 0))  # compiles
+    carry, taken = policy.start(1), list[float]()
+    while len(taken) < period * math.ceil(TIMED_CALLS / period) and sum(taken) < TIMED_SECONDS:
+        key = _key_of(policy, seed, len(taken))
+        began = time.perf_counter()
+        carry, _ = policy.step(carry, observation, key)
+        taken.append(time.perf_counter() - began)
+        carry = tell_rewards(carry, np.zeros(1))
+    whole = len(taken) - len(taken) % period or len(taken)
+    return float(np.median(np.reshape(taken[:whole], (-1, min(period, whole))).mean(axis=1)))
+
+
+def _key_of(policy: LoadedPolicy, seed: int, clock: int) -> jax.Array | None:
+    return _keys(np.array([seed], np.uint32), np.array([clock])) if policy.draws else None
 
 
 class Trajectory(NamedTuple):

@@ -32,7 +32,8 @@ class Cell(NamedTuple):
 
 
 def cells_of(bench: Bench) -> list[Cell]:
-    return [Cell(task, method) for task in bench.suite.tasks for method in bench.suite.methods]
+    """Those that are to be run now."""
+    return [Cell(task, method) for task in bench.asked.tasks for method in bench.asked.methods]
 
 
 def is_done(bench: Bench, cell: Cell) -> bool:
@@ -53,11 +54,11 @@ def run_cell(bench: Bench, cell: Cell) -> None:
     record = data_record(task_source(task, bench.data), dataset)
     refuse_other_data(bench, task, record)
     algorithm = method.algorithm(bench.preset, suite.name)
-    began, finished = time.perf_counter(), _finished(path)
+    began, before = time.perf_counter(), _steps_done(path)
     run = fit(dataset, algorithm, out=path, seeds=suite.seeds, steps=suite.steps_of(method), progress=False)
     write_json(bench.data_path(task, method), asdict(record))  # only now: a run of other data refuses this
-    if not finished:
-        _add_cost(bench, cell, time.perf_counter() - began)
+    if updates := suite.steps_of(method) - before:
+        _write_cost(bench, cell, time.perf_counter() - began, updates)
     for play, settings in suite.plays_of(method).items():
         if not bench.is_played(task, method, play):
             found = evaluate(run, episodes=suite.episodes, protocol=suite.protocol, progress=False, **settings)
@@ -66,28 +67,36 @@ def run_cell(bench: Bench, cell: Cell) -> None:
 
 def state_of(bench: Bench, cell: Cell) -> str:
     """In a few letters, from the disk."""
+    if is_done(bench, cell):
+        return "done"
     path = bench.run_path(cell.task, cell.method)
     if not (path / "config.json").exists():
         return "·"
-    step = max((c.step for c in Run(path).checkpoints()), default=0)
+    step = _steps_done(path)
     if step < (steps := bench.suite.steps_of(cell.method)):
         return f"training {100 * step // steps} %"
     plays = bench.suite.plays_of(cell.method)
-    played = sum(bench.play_path(cell.task, cell.method, play).exists() for play in plays)
-    return f"playing {played}/{len(plays)}" if played < len(plays) else "done"
+    played = sum(bench.is_played(cell.task, cell.method, play) for play in plays)
+    return f"playing {played}/{len(plays)}"
 
 
 def _finished(path: Path) -> bool:
     return (path / "config.json").exists() and Run(path).finished
 
 
-def _add_cost(bench: Bench, cell: Cell, seconds: float) -> None:
-    """What training took, compiling and saving included; a training that was interrupted adds up its parts."""
-    before = bench.cost(cell.task, cell.method)
-    total = seconds + (before["train_seconds"] if before else 0.0)
+def _steps_done(path: Path) -> int:
+    """Up to the last checkpoint."""
+    checkpoints = Run(path).checkpoints() if (path / "config.json").exists() else []
+    return checkpoints[-1].step if checkpoints else 0
+
+
+def _write_cost(bench: Bench, cell: Cell, seconds: float, updates: int) -> None:
+    """What training took in this process, compiling and saving included, and how many updates that were: of a training
+    that was interrupted not all. What a killed process spent nobody knows."""
     cost = {
-        "train_seconds": total,
-        "updates_per_second": bench.suite.steps_of(cell.method) / total,
+        "train_seconds": seconds,
+        "updates": updates,
+        "updates_per_second": updates / seconds,
         "peak_memory_mb": _peak_memory() / 2**20,
         "device": jax.devices()[0].device_kind,
     }

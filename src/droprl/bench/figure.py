@@ -8,6 +8,7 @@ import numpy as np
 
 from droprl.bench.results import WHEN, Bench
 from droprl.bench.suite import Method, label
+from droprl.bench.tables import load_scores
 from droprl.errors import DropError
 from droprl.evaluation.statistics import aggregate, standard_error
 from droprl.report import svg
@@ -86,18 +87,19 @@ def _training(bench: Bench) -> Drawing:
     steps = [suite.steps * (i + 1) // points for i in range(points)]
 
     def lines_of(task: str) -> Lines:
-        return {m.name: _logged(bench.run_path(task, m), metric, steps) for m in suite.methods}
+        return {m.name: _logged(bench, task, m, metric, steps) for m in suite.methods}
 
     return _panels(bench, lines_of, tuple(f"{s / 1000:g}k" for s in steps), metric)
 
 
-def _logged(path: object, metric: str, steps: Sequence[int]) -> dict[int, np.ndarray]:
-    """The metric of every seed in the last entry of the log at or before each step."""
-    log = [entry for entry in Run(str(path)).metrics() if metric in entry]
+def _logged(bench: Bench, task: str, method: Method, metric: str, steps: Sequence[int]) -> dict[int, np.ndarray]:
+    """The metric of every seed in the last entry of the log at or before each step; nothing beyond the log's end."""
+    path = bench.run_path(task, method)
+    log = [entry for entry in Run(path).metrics() if metric in entry] if (path / "config.json").exists() else []
     found = {}
     for i, step in enumerate(steps):
         upto = [entry for entry in log if entry["step"] <= step]
-        if upto:
+        if upto and step <= log[-1]["step"]:
             found[i] = np.asarray(upto[-1][metric], float)
     return found
 
@@ -129,19 +131,19 @@ def _panels(
 
 
 def _dots(bench: Bench) -> Drawing:
-    suite, rows = bench.suite, []
-    for method in suite.methods:
-        for i, play in enumerate(suite.plays_of(method)):
-            known = [bench.scores(task, method, play) for task in suite.tasks]
-            cells = [(mark_of_runs(s, i % GREY),) if s is not None else () for s in known]
-            whole = [s for s in known if s is not None]
+    scores, rows = load_scores(bench), []
+    for method in bench.suite.methods:
+        for i, play in enumerate(bench.suite.plays_of(method)):
+            name = label(method, play)
+            known = scores.runs.get(name, {})
+            cells = [(mark_of_runs(known[task], i % GREY),) if task in known else () for task in scores.tasks]
             over_all: tuple[Mark, ...] = ()
-            if len(whole) == len(suite.tasks):
+            if known and (whole := scores.whole(name)) is not None:
                 found = aggregate(whole, "iqm")
                 over_all = (Mark(found.value, (found.low, found.high), (), i % GREY, svg.number(found.value, 1)),)
-            rows.append(Row(label(method, play), (over_all, *cells)))
-    if not any(any(row.marks) for row in rows):
+            rows.append(Row(name, (over_all, *cells)))
+    if not scores.runs:
         raise DropError(f"{bench.out}: nothing is played yet: run the suite first")
-    columns = [Column("all tasks: IQM, 95 % interval"), *map(Column, suite.tasks)]
+    columns = [Column("all tasks: IQM, 95 % interval"), *(Column(scores.names[task]) for task in scores.tasks)]
     note = f"{SCORE}. Small: one seed, the mean of its episodes. Large: their mean"
     return Drawing(*dot_chart(rows, columns, 66), note)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 from droprl.bench.budget import BUDGETS, method_curves
 from droprl.bench.of_runs import episode_of, read_costs, training_charts
-from droprl.bench.results import WHEN, Bench, last_episodes, runs_of
+from droprl.bench.results import WHEN, Bench, last_episodes
 from droprl.bench.suite import Method
-from droprl.bench.tables import known_name
+from droprl.bench.tables import NAMES, Scores, caveats, known_name, load_scores
 from droprl.bench.task_data import data_words
 from droprl.errors import DropError
 from droprl.evaluation import statistics
@@ -28,12 +28,8 @@ from droprl.report.published import published_scores
 from droprl.report.suite_contents import Aggregate, Budget, Entry, Improvements, SuiteReport, TaskData, TaskScores
 from droprl.train.checkpoints import KEEP
 
-STATISTICS: dict[statistics.Aggregate, str] = {
-    "iqm": "IQM",
-    "median": "Median",
-    "mean": "Mean",
-    "optimality_gap": "Optimality gap",
-}
+STATISTICS = get_args(statistics.Aggregate)
+SCORE = "D4RL-normalised score"
 THRESHOLDS = 101  # places at which a profile is drawn
 
 
@@ -45,28 +41,24 @@ class Played:
     method: Method
     look: tuple[int, int]  # colour and dash, the same in every figure
     evaluations: dict[str, dict[str, Any]]
-    runs: dict[str, np.ndarray]  # the mean of each seed, last checkpoint
-    late: dict[str, np.ndarray]  # likewise over the last six, where as many were played
 
 
 def build_suite_report(bench: Bench, command: str, notes: Sequence[str] = (), episode: bool = True) -> SuiteReport:
     """Everything that a suite's folder has to show; with `episode` also a run of DROP's at play, for z on its walk."""
     bench = as_played(bench)
     everything = [played for method in bench.suite.methods for played in _played(bench, method)]
-    tasks = [task for task in bench.suite.tasks if any(task in p.runs for p in everything)]
+    scores, late = load_scores(bench), load_scores(bench, KEEP)
+    tasks = scores.tasks
     units = list(dict.fromkeys(e["unit"] for p in everything for e in p.evaluations.values()))
     curves, more_curves = training_charts(bench)
     if not (everything or curves):
         raise DropError(f"{bench.out}: nothing of suite {bench.suite.name} is trained or played here yet")
-    whole = [p for p in everything if _is_whole(p.runs, tasks)]
-    comparable = len(tasks) == 1 or (len(units) == 1 and units != ["return"])
-    over_all = whole if comparable else []
+    over_all = [p for p in everything if scores.whole(p.entry.name) is not None]
     origin, data = data_words(bench)
-    scored = comparable and units != ["return"]
-    late = [p for p in over_all if _is_whole(p.late, tasks)] if scored else []
-    budgets = _budgets(bench) if comparable else []
+    scored = bool(over_all) and not scores.in_returns
+    budgets = _budgets(bench) if over_all else []
     walks = episode_of(bench) if episode else None
-    said = [*notes, origin, *_caveats(everything), *_left_out(everything, whole, comparable)]
+    said = [*notes, origin, *_caveats(everything), *caveats(scores)]
     return SuiteReport(
         title=bench.suite.title,
         note=bench.suite.note,
@@ -78,19 +70,18 @@ def build_suite_report(bench: Bench, command: str, notes: Sequence[str] = (), ep
         notes=[note for note in (*said, walks.problem if walks else "") if note],
         data=data,
         entries=[p.entry for p in everything],
-        overall=[_row(p, tasks) for p in over_all],
+        overall=[_row(p, scores) for p in over_all],
+        averaged=len(scores.comparable),
         scores=[TaskScores(task, [_cell(p.evaluations.get(task)) for p in everything]) for task in tasks],
-        statistics=[*STATISTICS.values()] if scored else [],
-        aggregates=[_aggregate(p.entry, p.runs) for p in over_all] if scored else [],
+        statistics=[NAMES[name][0].upper() + NAMES[name][1:] for name in STATISTICS] if scored else [],
+        aggregates=_aggregates(over_all, scores) if scored else [],
         late_when=WHEN[KEEP],
         late_scores=[
-            TaskScores(task, [_cell(p.evaluations.get(task), KEEP) for p in everything])
-            for task in tasks
-            if any(task in p.late for p in everything)
+            TaskScores(task, [_cell(p.evaluations.get(task), KEEP) for p in everything]) for task in late.tasks
         ],
-        late_aggregates=[_aggregate(p.entry, p.late) for p in late],
-        profile=_profile(over_all, units[0]) if over_all else None,
-        improvements=_improvements(whole, tasks) if len(whole) > 1 else None,
+        late_aggregates=_aggregates(everything, late) if scored and late.tasks == tasks else [],
+        profile=_profile(over_all, scores, "return" if scores.in_returns else SCORE) if over_all else None,
+        improvements=_improvements(everything, scores),
         budgets=BUDGETS,
         budget_rows=budgets,
         curves=[*_score_curves(everything, tasks), *curves],
@@ -99,21 +90,16 @@ def build_suite_report(bench: Bench, command: str, notes: Sequence[str] = (), ep
         walks=walks.walks if walks else [],
         sub_tasks=walks.sub_tasks if walks else None,
         predictions=walks.predictions if walks else [],
-        published=published_scores([known_name(bench, task) for task in tasks]) if scored else [],
-        costs=read_costs(
-            bench, [(p.entry, p.method, p.evaluations, _iqm(p) if p in over_all else None) for p in everything]
-        ),
+        published=published_scores([known_name(bench, task) for task in tasks])
+        if scored and not scores.unscored
+        else [],
+        costs=read_costs(bench, [(p.entry, p.method, p.evaluations, _iqm(p.entry.name, scores)) for p in everything]),
         data_rows=[
             TaskData(task, r["source"], r["origin"] or "not said", r["steps"], r["episodes"], r["fingerprint"])
             for task in bench.suite.tasks
             for r in bench.data_of(task)
         ],
     )
-
-
-def _is_whole(runs: Mapping[str, np.ndarray], tasks: Sequence[str]) -> bool:
-    """Of every task, with as many seeds."""
-    return len(runs) == len(tasks) and len({len(of) for of in runs.values()}) == 1
 
 
 def as_played(bench: Bench) -> Bench:
@@ -131,9 +117,8 @@ def _played(bench: Bench, method: Method) -> list[Played]:
         look = (place, i) if len(bench.suite.methods) > 1 else (i, 0)
         entry = Entry(method.name, None if play == method.name else play)
         of_task = {t: e for t in bench.suite.tasks if (e := bench.evaluation(t, method, play)) is not None}
-        runs, late = ({t: s for t, e in of_task.items() if (s := runs_of(e, n)) is not None} for n in (1, KEEP))
-        if runs:
-            found.append(Played(entry, method, look, of_task, runs, late))
+        if of_task:
+            found.append(Played(entry, method, look, of_task))
     return found
 
 
@@ -144,15 +129,6 @@ def _caveats(everything: Sequence[Played]) -> list[str]:
     found = [(e["caveat"], e["dataset"]) for p in everything for e in p.evaluations.values() if e.get("caveat")]
     by_caveat = {c: list(dict.fromkeys(name for caveat, name in found if caveat == c)) for c, _ in found}
     return [f"{', '.join(names)}: {caveat}." for caveat, names in by_caveat.items()]
-
-
-def _left_out(everything: Sequence[Played], whole: Sequence[Played], comparable: bool) -> list[str]:
-    said = []
-    if everything and not comparable:
-        said.append("Some tasks have no reference returns: nothing is averaged over tasks.")
-    if missing := [p.entry.name for p in everything if p not in whole]:
-        said.append(f"Not played on every task with as many seeds, hence in the table alone: {', '.join(missing)}.")
-    return said
 
 
 def _facts(bench: Bench, tasks: Sequence[str], everything: Sequence[Played], data: str) -> list[tuple[str, str]]:
@@ -195,8 +171,8 @@ def _cell(evaluation: dict[str, Any] | None, checkpoints: int = 1) -> Estimate |
     return Estimate(float(np.mean([value for group in groups for value in group])), *interval)
 
 
-def _row(played: Played, tasks: Sequence[str]) -> ScoreRow:
-    runs = [played.runs[task] for task in tasks]
+def _row(played: Played, scores: Scores) -> ScoreRow:
+    runs = scores.whole(played.entry.name) or []
     over_all = aggregate(runs, "iqm")
     times = [e["milliseconds_per_action"] for e in played.evaluations.values()]
     return ScoreRow(
@@ -207,18 +183,20 @@ def _row(played: Played, tasks: Sequence[str]) -> ScoreRow:
         low=over_all.low,
         high=over_all.high,
         seeds=len(runs[0]),
-        episodes=sum(len(r["returns"]) for e in played.evaluations.values() for r in e["results"]),
+        episodes=sum(len(r["returns"]) for t in scores.comparable for r in played.evaluations[t]["results"]),
         milliseconds_per_action=float(np.median([float("nan") if t is None else t for t in times])),
         episode_scores=np.concatenate(runs).tolist(),
     )
 
 
-def _aggregate(entry: Entry, runs: Mapping[str, np.ndarray]) -> Aggregate:
-    return Aggregate(entry, [aggregate([*runs.values()], statistic) for statistic in STATISTICS])
+def _aggregates(several: Sequence[Played], scores: Scores) -> list[Aggregate]:
+    known = [(p.entry, scores.whole(p.entry.name)) for p in several if p.entry.name in scores.runs]
+    return [Aggregate(entry, [aggregate(runs, of) for of in STATISTICS]) for entry, runs in known if runs is not None]
 
 
-def _iqm(played: Played) -> Estimate:
-    return aggregate([*played.runs.values()], "iqm")
+def _iqm(name: str, scores: Scores) -> Estimate | None:
+    runs = scores.whole(name)
+    return None if runs is None else aggregate(runs, "iqm")
 
 
 def _budgets(bench: Bench) -> list[Budget]:
@@ -236,21 +214,25 @@ def _budgets(bench: Bench) -> list[Budget]:
     ]
 
 
-def _profile(several: Sequence[Played], unit: str) -> Chart:
-    every = np.concatenate([runs for p in several for runs in p.runs.values()])
+def _profile(several: Sequence[Played], scores: Scores, unit: str) -> Chart:
+    known = [(p, scores.whole(p.entry.name) or []) for p in several]
+    every = np.concatenate([of for _, runs in known for of in runs])
     thresholds = np.linspace(every.min() - 0.02 * np.ptp(every), every.max(), THRESHOLDS)
     series = []
-    for p in several:
-        found = performance_profile([*p.runs.values()], thresholds)
+    for p, runs in known:
+        found = performance_profile(runs, thresholds)
         x, y, low, high = (np.asarray(part).tolist() for part in (thresholds, found.value, found.low, found.high))
         series.append(Series(p.entry.name, x, y, low, high, look=p.look))
     note = f"A run is a seed’s mean on one task, {WHEN[1]}; every task counts alike. Bands: pointwise 95 % intervals."
     return Chart("Share of runs that score more than τ", f"{unit} τ", "share of runs", series, note)
 
 
-def _improvements(several: Sequence[Played], tasks: Sequence[str]) -> Improvements:
-    entries = [p.entry for p in several]
-    found = pairwise_improvement({p.entry.name: [p.runs[task] for task in tasks] for p in several})
+def _improvements(everything: Sequence[Played], scores: Scores) -> Improvements | None:
+    whole = scores.everywhere()
+    entries = [p.entry for p in everything if p.entry.name in whole]
+    if len(entries) < 2:
+        return None
+    found = pairwise_improvement(whole)
     return Improvements(entries, [[found.get((x.name, y.name)) for y in entries] for x in entries])
 
 

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from droprl.bench.suite import Method, Suite, suite_from_json
+from droprl.bench.suite import Method, Suite, file_name, suite_from_json
 from droprl.errors import DropError
 from droprl.seals import read_json
 from droprl.train.checkpoints import KEEP
@@ -35,6 +34,14 @@ class Bench:
     out: Path
     data: Path | None = None
     preset: Literal["paper", "small"] = "paper"
+    tasks: tuple[str, ...] | None = None  # only these are run now; all others stay as they are
+    methods: tuple[str, ...] | None = None  # likewise
+
+    @property
+    def asked(self) -> Suite:
+        """The part of the suite that is to be run now."""
+        suite = self.suite if self.methods is None else self.suite.only(self.methods)
+        return suite.changed(tasks=self.tasks)
 
     def run_path(self, task: str, method: Method) -> Path:
         return self.out / "runs" / file_name(task) / file_name(method.name)
@@ -59,14 +66,27 @@ class Bench:
         return next((found for method, play in plays if (found := self.evaluation(task, method, play))), None)
 
     def is_played(self, task: str, method: Method, play: str) -> bool:
-        """As the suite asks for it: with fewer or more episodes or checkpoints it is played again."""
+        """As the suite asks for it: with other episodes, checkpoints, updates or settings it is played again."""
         found = self.evaluation(task, method, play)
-        if found is None or found["protocol"] != self.suite.protocol:
+        if found is None or found["protocol"] != self.suite.protocol or not found["results"]:
             return False
-        seeds = {result["seed"] for result in found["results"]}
-        return len(seeds) == self.suite.seeds and all(
-            len(result["returns"]) == self.suite.episodes for result in found["results"]
+        last: dict[int, int] = {}
+        for result in found["results"]:
+            last[result["seed"]] = max(result["step"], last.get(result["seed"], 0))
+        return (
+            len(last) == self.suite.seeds
+            and set(last.values()) == {self.suite.steps_of(method)}
+            and all(len(result["returns"]) == self.suite.episodes for result in found["results"])
+            and self.adapts_as_asked(found["adaptation"], method, play)
         )
+
+    def adapts_as_asked(self, played: Mapping[str, Any] | None, method: Method, play: str) -> bool:
+        """Whether an evaluation's `adaptation` is the method's under this play; older files lack newer settings."""
+        trained = method.algorithm(self.preset, self.suite.name).adaptation
+        if played is None or trained is None:
+            return played is None and trained is None
+        asked = asdict(replace(trained, **self.suite.plays_of(method)[play]))
+        return all(asked[name] == value for name, value in played.items() if name in asked)
 
     def cost(self, task: str, method: Method) -> dict[str, Any] | None:
         """What training took, as it was written; None where it was not measured."""
@@ -101,10 +121,11 @@ class Bench:
         said = io.StringIO()
         writer = csv.writer(said, lineterminator="\n")
         writer.writerow(COLUMNS)
-        writer.writerows(self._rows())
+        writer.writerows(self.rows())
         write_bytes(self.out / "episodes.csv", said.getvalue().encode())
 
-    def _rows(self) -> Iterator[tuple[object, ...]]:
+    def rows(self) -> Iterator[tuple[object, ...]]:
+        """Every episode that was played, as `COLUMNS` names its parts."""
         for task in self.suite.tasks:
             for method in self.suite.methods:
                 for play in self.suite.plays_of(method):
@@ -144,7 +165,3 @@ def runs_of(evaluation: Mapping[str, Any], checkpoints: int = 1) -> np.ndarray |
     """A score a seed, the mean over the episodes of its last checkpoints; None where fewer were played."""
     found = last_episodes(evaluation, checkpoints)
     return None if found is None else np.array([np.mean([np.mean(of) for of in played]) for played in found.values()])
-
-
-def file_name(text: str) -> str:
-    return re.sub(r"[^-+.=\w]+", "-", text)

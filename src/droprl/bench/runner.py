@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import socket
 import threading
 import time
 from collections import Counter, deque
@@ -19,21 +20,23 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from droprl.bench.cells import Cell, cells_of, is_done, run_cell
+from droprl.bench.kept import refuse_other_settings, with_kept
 from droprl.bench.results import Bench
 from droprl.bench.task_data import task_source
-from droprl.errors import DropError
+from droprl.errors import DropError, reason
 
 ATTEMPTS = 3  # of a cell whose process is killed
 Runner = Callable[[Bench, Sequence[Cell]], dict[Cell, str]]  # what failed, and why
 
 
 def run_suite(bench: Bench, runner: Runner | None = None) -> None:
-    """By default one cell after another in this process."""
+    """By default one cell after another in this process. What the folder holds besides stays in its records."""
     missing = missing_cells(bench)
-    bench.write_suite()
+    whole = with_kept(bench)
+    whole.write_suite()
     failed = (runner or here)(bench, missing)
-    bench.write_suite()  # now with the data of every cell
-    bench.write_episodes()
+    whole.write_suite()  # now with the data of every cell
+    whole.write_episodes()
     if failed:
         said = "; ".join(f"{cell}: {reason}" for cell, reason in failed.items())
         raise DropError(
@@ -44,6 +47,7 @@ def run_suite(bench: Bench, runner: Runner | None = None) -> None:
 
 def missing_cells(bench: Bench) -> list[Cell]:
     """What is still to be done. What cannot be, for want of data or by a wrong setting, is refused here."""
+    refuse_other_settings(bench)
     missing = [cell for cell in cells_of(bench) if not is_done(bench, cell)]
     for cell in missing:
         cell.method.algorithm(bench.preset, bench.suite.name)
@@ -128,7 +132,7 @@ def _end_with(parent: int) -> None:
 class OnRay:
     """A Ray task for each cell, placed by what it asks for. All machines must see OUT and the data under one path."""
 
-    address: str | None = None  # of a cluster; None starts Ray on this machine
+    address: str = "local"  # of a cluster; "local" starts Ray on this machine and joins nobody's
     cpus: float = 1.0
     gpus: float = 0.0
 
@@ -140,6 +144,7 @@ class OnRay:
         variables = {name: os.environ[name] for name in ("XLA_FLAGS", "JAX_PLATFORMS") if name in os.environ}
         began = not ray.is_initialized()
         if began:
+            _refuse_silence(self.address)
             try:
                 ray.init(
                     self.address, include_dashboard=False, log_to_driver=False, runtime_env={"env_vars": variables}
@@ -160,7 +165,9 @@ class OnRay:
                     f"a run asks for {asked:g} {kind}s and the cluster has {has.get(kind, 0.0):g}: ask for fewer"
                 )
         bench = replace(bench, out=bench.out.absolute(), data=None if bench.data is None else bench.data.absolute())
-        task = ray.remote(num_cpus=self.cpus, num_gpus=self.gpus, max_retries=ATTEMPTS - 1)(_attempt_there)
+        # A process for each: what a cell's memory peaks at is its own.
+        options = {"num_cpus": self.cpus, "num_gpus": self.gpus, "max_retries": ATTEMPTS - 1, "max_calls": 1}
+        task = ray.remote(**options)(_attempt_there)
         waiting = {task.remote(bench, cell): cell for cell in cells}
         failed: dict[Cell, str] = {}
         while waiting:
@@ -173,6 +180,19 @@ class OnRay:
                 if reason is not None:
                     failed[cell] = reason
         return failed
+
+
+def _refuse_silence(address: str) -> None:
+    """Where nobody listens Ray would end this process with words of its own."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdigit():
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=10.0).close()
+        except (OSError, OverflowError) as error:
+            raise DropError(
+                f"{address}: no Ray cluster answers there ({reason(error)}): check the address, or give --ray without "
+                "one to start Ray on this machine"
+            ) from error
 
 
 def _attempt_there(bench: Bench, cell: Cell) -> str | None:

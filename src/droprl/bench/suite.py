@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from importlib import resources
 from pathlib import Path
@@ -13,6 +14,7 @@ from droprl.adapt import Adaptation
 from droprl.algorithms import ALGORITHMS, Algorithm
 from droprl.errors import DropError
 from droprl.evaluation.evaluation import Protocol
+from droprl.train.checkpoints import KEEP
 from droprl.train.config import algorithm_from_dict, algorithm_to_dict, from_dict
 
 FigureKind = Literal["plays", "methods", "dots", "training"]
@@ -73,6 +75,29 @@ class Suite:
     protocol: Protocol = "last"
     note: str = ""  # what a reader must know of these results, for the page
 
+    def __post_init__(self) -> None:
+        """What cannot be run is refused before anything is trained."""
+        for what, least in (("steps", 1), ("seeds", 1), ("episodes", 0)):
+            given = getattr(self, what)
+            if not isinstance(given, int) or isinstance(given, bool) or given < least:
+                raise DropError(f"{self.name}: {what} is {given!r}: give a whole number, at least {least}")
+        if self.protocol not in get_args(Protocol):
+            raise DropError(
+                f"{self.name}: protocol is {self.protocol!r}: choose one of {', '.join(get_args(Protocol))}"
+            )
+        if not self.tasks or not all(isinstance(task, str) and task for task in self.tasks):
+            raise DropError(f"{self.name}: tasks are {list(self.tasks)}: give a list of names")
+        for method in self.methods:
+            if not 0 < method.share <= 1:
+                raise DropError(f"{self.name}: method {method.name}: share is {method.share:g}: give a part of 1")
+            if self.protocol == "paper" and self.steps_of(method) < KEEP:
+                raise DropError(
+                    f"{self.name}: method {method.name}: {self.steps_of(method)} updates leave too few checkpoints for "
+                    f'protocol "paper", which plays {KEEP}: give more steps, or protocol "last"'
+                )
+        for kind, names in (("tasks", self.tasks), ("methods", [m.name for m in self.methods]), ("plays", self.plays)):
+            _refuse_one_place(self.name, kind, names)
+
     def changed(self, **changes: Any) -> Suite:
         """With other tasks or sizes; None leaves one as it is."""
         return replace(self, **{name: value for name, value in changes.items() if value is not None})
@@ -100,6 +125,21 @@ def default_play(suite: Suite, method: Method, preset: Literal["paper", "small"]
     return next(same, next(iter(plays)))
 
 
+def file_name(text: str) -> str:
+    return re.sub(r"[^-+.=\w]+", "-", text)
+
+
+def _refuse_one_place(where: str, kind: str, names: Iterable[str]) -> None:
+    """Two that would be written to the same place."""
+    found: dict[str, str] = {}
+    for name in names:
+        if (other := found.get(file_name(name))) is not None:
+            raise DropError(
+                f"{where}: the {kind} {other!r} and {name!r} would have the same files, {file_name(name)}: rename one"
+            )
+        found[file_name(name)] = name
+
+
 def suite_from_json(content: Any, where: str) -> Suite:
     """The suite that `asdict` turned into JSON."""
     try:
@@ -107,7 +147,7 @@ def suite_from_json(content: Any, where: str) -> Suite:
         figure = Figure(**content["figure"] | {"values": tuple(content["figure"]["values"])})
         return Suite(**content | {"methods": methods, "figure": figure, "tasks": tuple(content["tasks"])})
     except (KeyError, TypeError) as error:
-        raise DropError(f"{where}: is not a suite: run the suite again") from error
+        raise DropError(f"{where}: is not a suite: restore it, or remove it and run the suite again") from error
 
 
 def label(method: Method, play: str) -> str:
@@ -137,9 +177,15 @@ def _suite(name: str, content: dict[str, Any], where: str) -> Suite:
     if unknown or missing:
         said = f"has no {', '.join(sorted(missing))}" if missing else f"knows no {', '.join(sorted(unknown))}"
         raise DropError(f"{where}: a suite {said}")
-    sizes = dict(content.get("sizes", {}))
+    tables = {part: content.get(part, {}) for part in ("sizes", "methods", "plays", "figure")}
+    for part, given in [*tables.items(), *(i for kind in ("methods", "plays") for i in _entries(tables[kind]))]:
+        if not isinstance(given, dict):
+            raise DropError(f"{where}: {part} is {given!r}: give a table of settings")
+    if not isinstance(content["tasks"], list):
+        raise DropError(f"{where}: tasks is {content['tasks']!r}: give a list of names")
+    sizes = dict(tables["sizes"])
     methods = tuple(
-        Method(name, str(given.pop("algo", "drop")), share=float(given.pop("share", 1.0)), settings=given, sizes=sizes)
+        Method(name, str(given.pop("algo", "drop")), share=_share(given, where), settings=given, sizes=sizes)
         for name, given in ((name, dict(given)) for name, given in content["methods"].items())
     )
     plays = {p: dict(given) for p, given in content.get("plays", {}).items()}
@@ -150,6 +196,8 @@ def _suite(name: str, content: dict[str, Any], where: str) -> Suite:
         raise DropError(
             f"{where}: figure.kind is {figure.get('kind')!r}: choose one of {', '.join(get_args(FigureKind))}"
         )
+    if odd := set(figure) - {f.name for f in fields(Figure)}:
+        raise DropError(f"{where}: a figure knows no {', '.join(sorted(odd))}")
     figure["values"] = tuple(map(str, figure.get("values", ())))
     suite = Suite(
         name=name,
@@ -158,13 +206,24 @@ def _suite(name: str, content: dict[str, Any], where: str) -> Suite:
         tasks=tuple(content["tasks"]),
         methods=methods,
         plays=plays,
-        figure=Figure(**figure),
-        steps=int(content["steps"]),
-        seeds=int(content["seeds"]),
-        episodes=int(content["episodes"]),
+        figure=from_dict(Figure, figure, f"{where}: figure", remedy="change this setting"),
+        steps=content["steps"],
+        seeds=content["seeds"],
+        episodes=content["episodes"],
         protocol=content.get("protocol", "last"),
         note=str(content.get("note", "")),
     )
     for method in methods:
         method.algorithm("paper", where)
     return suite
+
+
+def _entries(table: Any) -> Iterable[tuple[str, Any]]:
+    return table.items() if isinstance(table, dict) else ()
+
+
+def _share(given: dict[str, Any], where: str) -> float:
+    share = given.pop("share", 1.0)
+    if not isinstance(share, int | float) or isinstance(share, bool):
+        raise DropError(f"{where}: share is {share!r}: give a part of 1")
+    return float(share)

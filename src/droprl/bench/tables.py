@@ -38,18 +38,37 @@ class Scores:
     """What every method and play earned on every task, by the last or by several last checkpoints."""
 
     title: str
-    tasks: tuple[str, ...]
+    tasks: tuple[str, ...]  # that anybody has played
     when: str
     runs: dict[str, dict[str, np.ndarray]]  # by method and play, then by task; a value a seed
     unscored: frozenset[str]  # tasks without reference scores: their runs are returns
 
     @property
+    def names(self) -> dict[str, str]:
+        """Of the tasks; those without reference scores say that they are in returns."""
+        return {task: f"{task} (return)" if task in self.unscored else task for task in self.tasks}
+
+    @property
     def unequal(self) -> bool:
         return any(len({len(of) for of in tasks.values()}) > 1 for tasks in self.runs.values())
 
+    @property
+    def comparable(self) -> list[str]:
+        """The tasks whose runs can be put together: those with scores, or the only one there is."""
+        return [task for task in self.tasks if task not in self.unscored or len(self.tasks) == 1]
+
+    @property
+    def in_returns(self) -> bool:
+        """Whether what is put together are returns."""
+        return bool(self.unscored & set(self.comparable))
+
+    def everywhere(self) -> dict[str, list[np.ndarray]]:
+        """The runs on all tasks of those who have played them all."""
+        return {name: [of[t] for t in self.tasks] for name, of in self.runs.items() if len(of) == len(self.tasks)}
+
     def whole(self, name: str) -> list[np.ndarray] | None:
         """The runs on every task whose scores can be put together, equally many each; None where one is missing."""
-        tasks = [task for task in self.tasks if task not in self.unscored]
+        tasks = self.comparable
         found = [self.runs[name][task] for task in tasks if task in self.runs[name]]
         fewest = min((len(runs) for runs in found), default=0)
         return [runs[:fewest] for runs in found] if found and len(found) == len(tasks) else None
@@ -67,12 +86,13 @@ def load_scores(bench: Bench, checkpoints: int = 1) -> Scores:
                     unscored |= {task} if any(result["scores"] is None for result in played["results"]) else set()
             if of_task:
                 runs[label(method, play)] = of_task
-    return Scores(suite.title, suite.tasks, WHEN[checkpoints], runs, frozenset(unscored))
+    tasks = tuple(task for task in suite.tasks if any(task in of for of in runs.values()))
+    return Scores(suite.title, tasks, WHEN[checkpoints], runs, frozenset(unscored))
 
 
 def score_table(scores: Scores) -> Table:
     """Tasks × methods and plays, the longer side down the page; the IQM over all tasks at the end."""
-    names = {task: f"{task} (return)" if task in scores.unscored else task for task in scores.tasks}
+    names = scores.names
     lines: list[tuple[Cell, ...]] = [
         (names[task], *best_in_bold([_mean(of.get(task)) for of in scores.runs.values()])) for task in scores.tasks
     ]
@@ -105,9 +125,7 @@ def aggregate_table(scores: Scores) -> Table:
 
 def improvement_table(scores: Scores) -> Table:
     """How likely a run of the row beats one of the column; of methods that have played every task."""
-    whole = {
-        name: [of[task] for task in scores.tasks] for name, of in scores.runs.items() if len(of) == len(scores.tasks)
-    }
+    whole = scores.everywhere()
     found = pairwise_improvement(whole)
 
     def cell(row: str, column: str) -> Cell:
@@ -138,7 +156,10 @@ def cost_table(bench: Bench) -> Table:
                     score = _mean(bench.scores(task, method, play))
                     rows.append((task, label(method, play), score, *training, action, cost.get("device", "")))
     header = ("task", "method", f"score, {WHEN[1]}", *COSTS.values(), "ms an action", "device")
-    note = "Training is of all seeds together, compiling and saving included."
+    note = (
+        "Training is of all seeds together, compiling and saving included; where it was interrupted, from its last "
+        "checkpoint on."
+    )
     return Table(f"{bench.suite.title}: cost", header, tuple(rows), note)
 
 
@@ -243,7 +264,7 @@ def _mean(runs: np.ndarray | None) -> Cell:
 
 def _aggregate(scores: Scores, name: str, statistic: Aggregate) -> Cell:
     tasks = scores.whole(name)
-    if tasks is None:
+    if tasks is None or (statistic == "optimality_gap" and scores.in_returns):
         return None
     found = aggregate(tasks, statistic)
     # One run a task has an interval without width, which would read as certainty.
@@ -251,11 +272,17 @@ def _aggregate(scores: Scores, name: str, statistic: Aggregate) -> Cell:
 
 
 def _caveats(scores: Scores) -> str:
-    said = ""
-    if scores.unscored:
-        said += " Returns of tasks without reference scores are in no aggregate."
-    if any(scores.whole(name) is None for name in scores.runs) and len(scores.unscored) < len(scores.tasks):
-        said += " Who has not played every task has no aggregate."
+    return "".join(f" {said}" for said in caveats(scores))
+
+
+def caveats(scores: Scores) -> list[str]:
+    """What must be said of the aggregates."""
+    said = []
+    if scores.unscored and not scores.in_returns:
+        said.append("Returns of tasks without reference scores are in no aggregate.")
+    missing = [name for name in scores.runs if scores.whole(name) is None]
+    if missing and scores.comparable:
+        said.append(f"Who has not played every task has no aggregate: {', '.join(missing)}.")
     if scores.unequal:
-        said += " Where tasks have unequally many seeds, aggregates take the first so many of each."
+        said.append("Where tasks have unequally many seeds, aggregates take the first so many of each.")
     return said

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -12,12 +12,13 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from droprl.bench import Bench, InProcesses, OnRay, load_suite, run_suite
+from droprl.bench import Bench, InProcesses, OnRay, load_bench, load_suite, run_suite
 from droprl.bench.cells import Cell, state_of
 from droprl.bench.figure import suite_figure
 from droprl.bench.runner import missing_cells
 from droprl.bench.tables import write_tables
 from droprl.cli.options import parse, use_compilation_cache
+from droprl.errors import DropError
 from droprl.train.storage import write_bytes
 
 HERE = "local"  # --ray without an address
@@ -35,9 +36,9 @@ class BenchOptions:
     data: Path | None = None
     """The folder with TASK.hdf5 for each task; mazes are made on the spot."""
     tasks: tuple[str, ...] | None = None
-    """Other tasks than the suite's."""
+    """Only these tasks, also others than the suite's; what OUT has of others stays."""
     methods: tuple[str, ...] | None = None
-    """Only these of the suite's methods."""
+    """Only these of the suite's methods; what OUT has of others stays."""
     preset: Literal["paper", "small"] = "paper"
     """paper: the paper's sizes. small: for CPUs."""
     seeds: int | None = None
@@ -51,14 +52,14 @@ class BenchOptions:
     workers: int = 1
     """Trainings at once on this machine, each in a process of its own."""
     ray: str | None = None
-    """Spread the suite over a Ray cluster instead: its address, or nothing to start Ray on this machine. All machines
-    must see OUT and the data under the same path."""
+    """Spread the suite over a Ray cluster instead: its address, or nothing to start Ray on this machine, apart from any
+    cluster that runs. All machines must see OUT and the data under the same path."""
     cpus: float = 1.0
     """Of the cluster, for each training."""
     gpus: float = 0.0
     """Likewise; a part of a GPU will do."""
     draw: bool = False
-    """Run nothing: the tables and the figure of what is in OUT."""
+    """Run nothing: the tables and the figure of what is in OUT, by its own suite.json where it has one."""
 
 
 def bench(words: list[str]) -> None:
@@ -69,25 +70,46 @@ def bench(words: list[str]) -> None:
     if "--ray" in words and (words[words.index("--ray") + 1 :] or ["--"])[0].startswith("--"):
         words.insert(words.index("--ray") + 1, HERE)
     options = parse(BenchOptions, "bench", words)
-    names = ("tasks", "seeds", "steps", "episodes", "note")
-    suite = load_suite(options.suite).changed(**{name: getattr(options, name) for name in names})
-    suite = suite if options.methods is None else suite.only(options.methods)
-    made = Bench(suite, options.out or Path("bench") / suite.name, options.data, options.preset)
+    made = _bench(options)
     if not options.draw:
         runner: InProcesses | OnRay = InProcesses(options.workers)
         if options.ray is not None:
-            runner = OnRay(None if options.ray == HERE else options.ray, options.cpus, options.gpus)
+            runner = OnRay(options.ray, options.cpus, options.gpus)
         missing_cells(made)  # a mistake is said before the table of progress
         with Live(get_renderable=lambda: progress_table(made), console=Console(stderr=True), refresh_per_second=1):
             run_suite(made, runner)
+    _draw(made, options)
+
+
+def _bench(options: BenchOptions) -> Bench:
+    names = ("seeds", "steps", "episodes", "note")
+    suite = load_suite(options.suite).changed(**{name: getattr(options, name) for name in names})
+    suite = suite.changed(tasks=tuple(dict.fromkeys([*suite.tasks, *(options.tasks or ())])))
+    out = options.out or Path("bench") / suite.name
+    return Bench(suite, out, options.data, options.preset, options.tasks, options.methods)
+
+
+def _draw(made: Bench, options: BenchOptions) -> None:
+    """All that is in OUT, whatever part of it was run now."""
+    if (made.out / "suite.json").exists():
+        given = [
+            name for name in ("tasks", "methods", "seeds", "steps", "episodes") if getattr(options, name) is not None
+        ]
+        if options.draw and given:
+            raise DropError(f"{made.out}: --draw shows what its suite.json says was run: leave out --{given[0]}")
+        kept = load_bench(made.out)
+        made = replace(kept, suite=kept.suite.changed(note=options.note), data=options.data)
+    else:
+        made = replace(made, suite=made.asked)
     write_bytes(made.out / "figure.svg", suite_figure(made).encode())
+    made.write_episodes()
     console = Console()
     for name, table in write_tables(made).items():
         if name.startswith(("scores", "aggregates")):
             console.print(table.to_rich())
-    if suite.claim:
-        console.print(f"The paper: {suite.claim}", highlight=False, soft_wrap=True)
-    console.print(f"{made.out}: figure.svg and tables/ are written", highlight=False, soft_wrap=True)
+    if made.suite.claim:
+        console.print(f"The paper: {made.suite.claim}", highlight=False, soft_wrap=True)
+    console.print(f"{made.out}: figure.svg, episodes.csv and tables/ are written", highlight=False, soft_wrap=True)
 
 
 def _list() -> None:
@@ -104,8 +126,9 @@ def _list() -> None:
 def progress_table(made: Bench) -> Table:
     """What every method does on every task, read from the disk."""
     table = Table(title=made.suite.title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-    for heading in ("task", *(m.name for m in made.suite.methods)):
+    asked = made.asked
+    for heading in ("task", *(m.name for m in asked.methods)):
         table.add_column(heading, no_wrap=True)
-    for task in made.suite.tasks:
-        table.add_row(task, *(state_of(made, Cell(task, m)) for m in made.suite.methods))
+    for task in asked.tasks:
+        table.add_row(task, *(state_of(made, Cell(task, m)) for m in asked.methods))
     return table

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 from rich.console import Console
@@ -19,13 +20,15 @@ from droprl.report.build import build_report
 from droprl.report.suite_page import write_suite_report
 from droprl.train import Run
 
+Folders = Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN_OR_SUITE …")]
+
 
 @dataclass(frozen=True)
 class ReportOptions:
     """One self-contained HTML page: for runs of one dataset their scores, curves, sub-tasks, diagnostics and z on its
     walk; for the folder of a suite all its tasks and methods side by side, with every table as CSV and LaTeX."""
 
-    runs: tyro.conf.Positional[tuple[Path, ...]]
+    runs: Folders
     """Run directories, evaluated before; or one folder that `drop bench` made."""
     out: Path | None = None
     """The page; by default report.html in the first folder."""
@@ -54,6 +57,7 @@ def report(words: list[str]) -> None:
                 raise DropError("one page shows one suite: give one folder, or run directories alone")
             bench = replace(bench, data=options.data, suite=bench.suite.changed(note=options.note))
             write_suite_report(build_suite_report(bench, command, episode=options.episode), page)
+            as_played(bench).write_episodes()
             write_tables(as_played(bench))
         else:
             write_report(build_report(_runs_of_one_dataset(options.runs), command), page)

@@ -20,7 +20,7 @@ from droprl.data.tasks import find_task
 from droprl.errors import DropError
 from droprl.evaluation.statistics import bootstrap_interval, iqm
 from droprl.policy import LoadedPolicy, Origin, load_policy, policy_of_run
-from droprl.rollout import EnvMaker, Rollout, env_maker, rollouts
+from droprl.rollout import EnvMaker, Rollout, env_maker, rollouts, seconds_per_action
 from droprl.seals import read_json
 from droprl.train.checkpoints import KEEP
 from droprl.train.run import Run, locked
@@ -64,7 +64,7 @@ class Evaluation:
     iqm: float
     interval: tuple[float, float]
     caveat: str | None  # why scores in `env` are not quite D4RL's, where that is so
-    milliseconds_per_action: float | None  # None where every episode ended with its first action, which compiles
+    milliseconds_per_action: float | None  # for one environment, see `seconds_per_action`; None in some older files
     guarded: float | None = None  # the share of all actions at which the guard stepped in; None without a guard
 
     @property
@@ -113,7 +113,8 @@ def evaluate(
     name = _file_name(policies[0], protocol, changed)
     with nullcontext() if home is None else _place(home, name):
         played = _play(policies, make, episodes, seed, n_envs, progress)
-        evaluation = _summary(policies, played, env_name, protocol, changed)
+        seconds = seconds_per_action(policies[0], make, seed)
+        evaluation = _summary(policies, played, seconds, env_name, protocol, changed)
         if home is not None:
             write_json(home.evaluation_folder / f"{name}.json", evaluation.to_json())
     return evaluation
@@ -156,7 +157,7 @@ def _policies(
 
 def _play(
     policies: list[LoadedPolicy], make: EnvMaker, episodes: int, seed: int, n_envs: int, show: bool
-) -> list[tuple[Episodes, float]]:
+) -> list[Episodes]:
     console = Console(file=sys.stderr, quiet=not show)
     columns = (TextColumn("[bold]{task.description}"), BarColumn(bar_width=24), TextColumn("{task.completed} episodes"))
     played = []
@@ -186,26 +187,24 @@ def _play(
             score_range = policy.origin.score_range
             scores = None if score_range is None else normalized_scores(np.array(result.returns), score_range).tolist()
             origin = policy.origin
-            found = Episodes(origin.seed, origin.step, result.returns, result.lengths, scores, result.guarded)
-            played.append((found, result.seconds_per_action))
+            played.append(Episodes(origin.seed, origin.step, result.returns, result.lengths, scores, result.guarded))
     return played
 
 
 def _summary(
     policies: list[LoadedPolicy],
-    played: list[tuple[Episodes, float]],
+    results: list[Episodes],
+    seconds: float,
     env: str,
     protocol: Protocol,
     changed: dict[str, Any],
 ) -> Evaluation:
     policy = policies[0]
-    results = [episodes for episodes, _ in played]
     groups: dict[int, list[float]] = {}
     for r in results:
         groups.setdefault(r.seed, []).extend(r.values)
     values = np.concatenate([np.asarray(group) for group in groups.values()])
     adaptation = policy.algorithm.adaptation
-    seconds = [s for _, s in played if np.isfinite(s)]
     task = find_task(policy.origin.dataset)
     return Evaluation(
         algorithm=policy.algorithm.name,
@@ -221,7 +220,7 @@ def _summary(
         iqm=float(iqm(values)),
         interval=bootstrap_interval(list(groups.values())),
         caveat=task.caveat if task is not None and policy.origin.score_range is not None else None,
-        milliseconds_per_action=1e3 * float(np.mean(seconds)) if seconds else None,
+        milliseconds_per_action=1e3 * seconds,
         guarded=_guarded_share(results),
     )
 

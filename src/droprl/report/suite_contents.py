@@ -118,6 +118,7 @@ class SuiteReport:
     entries: list[Entry]
     overall: list[ScoreRow]  # over all tasks; a dot is a run, and intervals are those of the IQM
     scores: list[TaskScores]
+    averaged: int = 0  # tasks that `overall` and all aggregates are over: not those in returns
     statistics: list[str] = field(default_factory=list)
     aggregates: list[Aggregate] = field(default_factory=list)
     late_when: str = ""

@@ -63,7 +63,7 @@ def _overall(report: SuiteReport, numbers: Numbering) -> str:
         return ""
     values = [row.iqm for row in rows]
     best = charts.highest(values)
-    title = f"Every run of {counted(len(report.scores), 'task')}, {report.when}, and the interval they support"
+    title = f"Every run of {counted(report.averaged, 'task')}, {report.when}, and the interval they support"
     dots = "single runs, each the mean of a seed’s episodes on one task"
     chart = interval_figure(rows, best, report.score_unit, numbers, title, dots, "IQM over all runs")
     return verdict(rows, values, best, "IQM") + chart
