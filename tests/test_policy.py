@@ -70,6 +70,21 @@ def test_an_observation_that_cannot_be_acted_on_is_refused(bc_run: Run, observat
     assert policy.act(ZEROS).shape == (2,)  # and nothing is remembered of it
 
 
+def test_an_action_that_is_no_number_is_refused(drop_run: Run) -> None:
+    policy = load_policy(drop_run.path)
+    acted = policy.act(ZEROS)
+    message = refusal(policy.act, np.full(3, 1e30))
+    assert message.startswith(f"{drop_run.path}: the action at this observation is NaN or infinite")
+    np.testing.assert_array_equal(policy.act(ZEROS), acted)
+
+
+@pytest.mark.parametrize("reward", [np.nan, "much", [1.0, 2.0]])
+def test_a_refused_reward_begins_no_episode(bc_run: Run, reward: Any) -> None:
+    policy = load_policy(bc_run.path)
+    assert "the reward is" in refusal(policy.act, np.zeros((3, 3)), reward)
+    assert policy.act(np.zeros((2, 3))).shape == (2, 2)
+
+
 def test_another_number_of_episodes_needs_a_reset(bc_run: Run) -> None:
     policy = load_policy(bc_run.path)
     policy.act(np.zeros((3, 3)))

@@ -21,7 +21,7 @@ from jax import Array
 
 from droprl.adapt import AdaptivePolicy, Policy, Trust, tell_rewards, trust
 from droprl.adapt.guard import make_guard
-from droprl.adapt.policy import Carry
+from droprl.adapt.policy import Carry, Episode
 from droprl.algorithms import Algorithm
 from droprl.data.scaling import Scaling
 from droprl.data.support import Support, support_shapes
@@ -92,24 +92,36 @@ class LoadedPolicy:
                 f"{self._where}: an observation of shape {given.shape} was given: pass ({self.spec.observation_size},) "
                 f"or (n, {self.spec.observation_size})"
             )
-        if not np.all(np.isfinite(given)):
-            raise DropError(f"{self._where}: the observation holds NaN or infinity: the policy cannot act on it")
         batch = np.atleast_2d(given)
-        begins = self._carry is None
+        begins, carry = self._carry is None, self._carry
         if begins:
-            self._n_episodes, self._carry = len(batch), self.start(len(batch))
-        if len(batch) != self._n_episodes:
+            carry = self.start(len(batch))
+        elif len(batch) != self._n_episodes:
             raise DropError(
                 f"{self._where}: {len(batch)} observations for {self._n_episodes} episodes under way: call reset()"
             )
         if reward is not None:
-            earned = self._rewards(reward)
-            self._carry = self._carry if begins else tell_rewards(self._carry, earned)
+            earned = self._rewards(reward, len(batch))
+            carry = carry if begins else tell_rewards(carry, earned)
         key = jax.random.key(self._n_actions) if self.draws else None
-        self._carry, actions = self.step(self._carry, batch, key)
+        carry, actions = self.step(carry, batch, key)
+        self._check(batch, carry, actions)  # what is refused has changed nothing
+        self._carry, self._n_episodes, self._seen = carry, len(batch), given
         self._n_actions += 1
-        self._seen = given
         return actions if given.ndim == 2 else actions[0]
+
+    def _check(self, observations: np.ndarray, carry: Carry, actions: np.ndarray) -> None:
+        """Refuse actions that go by what is no number. A guard may have gone by an earlier observation instead."""
+        odd = ~np.isfinite(observations).all(axis=1)
+        if odd.any() and isinstance(carry, Episode) and carry.guarded is not None:
+            odd &= ~np.asarray(carry.guarded.held)
+        if odd.any():
+            raise DropError(f"{self._where}: the observation holds NaN or infinity: the policy cannot act on it")
+        if not np.isfinite(actions).all():
+            raise DropError(
+                f"{self._where}: the action at this observation is NaN or infinite: is the observation in the units of "
+                "the data?"
+            )
 
     def trust(self) -> Trust:
         """How sure the policy is of the action that `act` gave last, or of each of them."""
@@ -128,12 +140,12 @@ class LoadedPolicy:
         given = jnp.asarray(observations, jnp.float32)
         return jax.tree.map(np.asarray, _trust(self.policy, self.scaling, self.support, carry, given))
 
-    def _rewards(self, given: float | np.ndarray) -> np.ndarray:
+    def _rewards(self, given: float | np.ndarray, n: int) -> np.ndarray:
         try:
-            rewards = np.broadcast_to(np.asarray(given, np.float32), (self._n_episodes,))
+            rewards = np.broadcast_to(np.asarray(given, np.float32), (n,))
         except (TypeError, ValueError) as error:
             raise DropError(
-                f"{self._where}: the reward is not a number, or one for each of {self._n_episodes} episodes ({error})"
+                f"{self._where}: the reward is not a number, or one for each of {n} episodes ({error})"
             ) from error
         if not np.all(np.isfinite(rewards)):
             raise DropError(f"{self._where}: the reward is NaN or infinite: the policy cannot go by it")
