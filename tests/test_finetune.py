@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -246,6 +247,30 @@ def test_a_ledger_never_takes_more_than_the_budget(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="2 steps were played with 1 left"):
         ledger.add(Played(1, None, 0, 0.0, 2, True))
     assert Ledger(tmp_path / "played.jsonl", 7, longest=None).played == ledger.played
+
+
+def test_a_damaged_line_of_a_ledger_is_named_and_never_forgotten(tmp_path: Path) -> None:
+    path = tmp_path / "played.jsonl"
+    ledger = Ledger(path, 20, longest=None)
+    for k in range(3):
+        ledger.add(Played(k, None, k, 1.5, 6, True))
+    content = path.read_bytes()
+    for place in range(len(content) - 1):  # without its last newline it is whole
+        damaged = bytearray(content)
+        damaged[place] ^= 1 << place % 8
+        path.write_bytes(damaged)
+        message = refusal(Ledger, path, 20, None)
+        assert message.startswith(f"{path}: line ")
+        assert message.endswith(f"remove the folder {tmp_path} to begin anew")
+        assert path.read_bytes() == damaged
+    path.write_bytes(content[:-9])
+    assert Ledger(path, 20, longest=None).played == ledger.played[:2]  # as a kill leaves it
+
+
+def test_a_ledger_without_checksums_still_loads(tmp_path: Path) -> None:
+    entry = Played(1, None, 0, 0.0, 6, True)
+    (tmp_path / "played.jsonl").write_text(json.dumps(asdict(entry)) + "\n")
+    assert Ledger(tmp_path / "played.jsonl", 7, longest=None).played == [entry]
 
 
 # --- interruptions ---

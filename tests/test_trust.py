@@ -446,6 +446,8 @@ def test_the_command_line_has_a_flag() -> None:
     assert chosen() == {}
     assert chosen("--guard") == {"guard": True}
     assert chosen("--guard", "--guard-margin", "2") == {"guard": True, "guard_margin": 2.0}
+    assert chosen("--no-guard") == {"guard": False}
+    assert "leave one out" in refusal(chosen, "--guard", "--no-guard")
 
 
 def test_senseless_limits_are_refused(run: Run) -> None:

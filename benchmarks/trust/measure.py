@@ -96,8 +96,8 @@ def guard_cost(run: Run, n_envs: int, calls: int = 300) -> dict[str, float]:
 
 
 def measure(dataset: Dataset, where: Path, runs: Path, seeds: int, steps: int, episodes: int) -> None:
-    settings = {"updates": steps, "episodes": episodes, "seeds": seeds, "adaptation": asdict(DROP.small().adaptation)}
-    found = opened(where, dataset.name, settings)
+    sizes = {"updates": steps, "episodes": episodes, "seeds": seeds}
+    found = opened(where, dataset.name, sizes | {"adaptation": asdict(DROP.small().adaptation)})
     trained: dict[Constraint, Run] = {}
     for constraint in ("lagrangian", "none"):
         algorithm = replace(DROP.small(), constraint=constraint)

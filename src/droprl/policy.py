@@ -29,12 +29,13 @@ from droprl.data.transitions import Spec
 from droprl.errors import DropError
 from droprl.seals import RESTORE, digest, read_sealed, sealed
 from droprl.train.config import algorithm_from_dict, algorithm_to_dict, from_dict
-from droprl.train.run import Run
-from droprl.train.storage import arrays_from_bytes, arrays_to_bytes, read_bytes, write_bytes
+from droprl.train.run import Run, locked
+from droprl.train.storage import arrays_from_bytes, arrays_to_bytes, n_bytes, read_bytes, write_bytes
 from droprl.version import __version__
 
 WEIGHTS, NEXT_WEIGHTS = "policy.safetensors", "policy.next.safetensors"
-MOST_LAYERS = 100
+MOST_LAYERS = 100  # and score models: what a file may ask to be made one by one
+MOST_BYTES = 4 * 2**30  # of arrays: a hundred times the paper's sizes
 
 
 @dataclass(frozen=True)
@@ -183,10 +184,6 @@ class LoadedPolicy:
         folder = Path(path)
         if (folder / "config.json").exists():
             raise DropError(f"{folder}: is a run, which a policy would hide: choose another folder")
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise DropError(f"{folder}: cannot be made ({error.strerror}): choose another folder") from error
         arrays = {"policy": _unguarded(self.policy), "scaling": self.scaling, "support": self.support}
         content = arrays_to_bytes(arrays)
         header = {
@@ -197,10 +194,11 @@ class LoadedPolicy:
             "prototypes": 0 if self.support is None else len(self.support.prototypes),
             "sha256": digest(content),
         }
-        # The header decides: an older policy stands until it is replaced, and from then on the new one does.
-        write_bytes(folder / NEXT_WEIGHTS, content)
-        write_bytes(folder / "policy.json", sealed(header))
-        os.replace(folder / NEXT_WEIGHTS, folder / WEIGHTS)
+        with locked(folder, work="saving a policy", passing=True):
+            # The header decides: an older policy stands until it is replaced, and from then on the new one does.
+            write_bytes(folder / NEXT_WEIGHTS, content)
+            write_bytes(folder / "policy.json", sealed(header))
+            os.replace(folder / NEXT_WEIGHTS, folder / WEIGHTS)
         return folder
 
 
@@ -282,34 +280,37 @@ def _load_saved(folder: Path, adaptation: dict[str, Any]) -> LoadedPolicy:
     algorithm = _adapted(algorithm_from_dict(header.get("algorithm"), str(where)), adaptation)
     spec = from_dict(Spec, header.get("spec"), str(where))
     origin = from_dict(Origin, header.get("origin"), str(where))
-    content = _weights(folder, str(header.get("sha256")))
     try:
         skeleton = _skeleton(algorithm, spec, header.get("prototypes", 0))
     except (DropError, ValueError, TypeError, OverflowError, ZeroDivisionError) as error:
         reason = " ".join(str(error).split())
         raise DropError(f"{where}: its sizes make no network ({reason}): {RESTORE}") from error
+    content = _weights(folder, str(header.get("sha256")), skeleton)
     arrays = arrays_from_bytes(content, skeleton, folder / WEIGHTS)
     scaling, support = jax.tree.map(np.asarray, (arrays["scaling"], arrays["support"]))
     return LoadedPolicy(arrays["policy"], algorithm, spec, scaling, origin, str(folder), support)
 
 
-def _weights(folder: Path, sha256: str) -> bytes:
+def _weights(folder: Path, sha256: str, skeleton: Any) -> bytes:
     """Of a policy whose saving was killed at the last moment, the header's weights still have their first name."""
     with suppress(DropError):
-        return read_bytes(folder / NEXT_WEIGHTS, sha256)
-    return read_bytes(folder / WEIGHTS, sha256)
+        return read_bytes(folder / NEXT_WEIGHTS, sha256, skeleton)
+    return read_bytes(folder / WEIGHTS, sha256, skeleton, "restore the file, or export it again")
 
 
 def _skeleton(algorithm: Algorithm, spec: Spec, n_prototypes: int) -> dict[str, Any]:
     """Shapes alone: whatever sizes the file asks for, nothing is allocated. Layers, though, are made one by one."""
-    depths = [np.max(getattr(algorithm, name)) for name in vars(algorithm) if "depth" in name]
-    if max(depths, default=0) > MOST_LAYERS:
-        raise ValueError(f"{max(depths)} layers")
+    for name, value in vars(algorithm).items():
+        if ("depth" in name or name == "score_models") and np.max(value) > MOST_LAYERS:
+            raise ValueError(f"{name} is {value}, and {MOST_LAYERS} is the most")
     policy = jax.eval_shape(lambda: algorithm.policy(algorithm.init(jax.random.key(0), spec)))
     o, a = (jax.ShapeDtypeStruct((size,), np.float32) for size in (spec.observation_size, spec.action_size))
     scaling: Any = Scaling
     support = support_shapes(spec.observation_size, n_prototypes) if n_prototypes else None  # older files have none
-    return {"policy": policy, "scaling": scaling(o, o, a, a), "support": support}
+    skeleton = {"policy": policy, "scaling": scaling(o, o, a, a), "support": support}
+    if n_bytes(skeleton) > MOST_BYTES:
+        raise ValueError(f"{n_bytes(skeleton):,} bytes of arrays")
+    return skeleton
 
 
 def _adapted(algorithm: Algorithm, changes: dict[str, Any]) -> Algorithm:

@@ -49,8 +49,10 @@ def _slice(graph: Graph, equation: Any, x: Tensor) -> Tensor:
 
 
 def _cut(graph: Graph, x: Tensor, axis: int, start: int, stop: Any) -> Tensor:
-    if not is_number(stop) or (start == 0 and stop == x.shape[axis]):  # the batch is never cut
+    if start == 0 and (stop == x.shape[axis] if is_number(stop) else not is_number(x.shape[axis])):
         return x
+    if not is_number(stop):
+        raise DropError("the policy takes a part of its batch: it cannot be exported")
     shape = (*x.shape[:axis], stop - start, *x.shape[axis + 1 :])
     if x.held[axis] != x.shape[axis]:
         return x.repeated_to(shape)  # a part of a repetition is a shorter one
