@@ -190,6 +190,10 @@ def _matrix_product(
     """Of any number of rows with one matrix: the axes (x_free, free)."""
     x = graph.transposed(graph.expanded(x, x_summed), (*x_free, *x_summed))
     weights = graph.transposed(graph.expanded(weights), (*summed, *free))
+    if not free:  # onnxruntime 1.31 fuses a transpose with the product by a vector to something else
+        column = graph.reshaped(weights, (*weights.shape, 1))
+        product = _matrix_product(graph, x, range(len(x_free)), [len(x_free)], column, [1], [0])
+        return _without(graph, product, [len(x_free)], x.shape[:-1])
     shape, held = ((*dims[:-1], *weights.shape[1:]) for dims in (x.shape, x.held))
     if x.constant is not None and weights.constant is not None:
         return graph.constant(x.constant @ weights.constant, shape)
