@@ -317,6 +317,24 @@ def test_other_settings_are_another_fine_tuning(run: Run) -> None:
     assert len(tune(run, "checkpoint", 20, episodes=3).seeds[0].tuned.returns) == 3  # measured anew, not searched
 
 
+def test_no_changed_bit_of_what_describes_a_fine_tuning_passes(run: Run) -> None:
+    found = tune(run, "checkpoint", 20)
+    for name in ("settings.json", "result.json"):
+        path = run.path / "finetune" / "checkpoint" / name
+        content = path.read_bytes()
+        for place in range(0, len(content), 7):
+            damaged = bytearray(content)
+            damaged[place] ^= 1 << place % 8
+            path.write_bytes(damaged)
+            assert refusal(tune, run, "checkpoint", 20).startswith(f"{path}: ")
+        path.write_text(json.dumps(read_sealed_of(content)))  # as it was before there were seals
+        assert tune(run, "checkpoint", 20) == found
+
+
+def read_sealed_of(content: bytes) -> dict[str, Any]:
+    return {name: value for name, value in json.loads(content).items() if name not in ("format", "seal")}
+
+
 # --- what it refuses ---
 
 

@@ -344,11 +344,12 @@ def test_a_tie_is_no_mistake_and_nothing_else_is_a_tie() -> None:
 
 
 def test_rows_may_begin_at_different_times(tmp_path: Path) -> None:
-    for name, changes in {
+    settings: dict[str, dict[str, Any]] = {
         "once": {"rule": "grad"},
         "every third": {"reinference_interval": 3},
         "warm": {"reinference_interval": 3, "warm_start": True},
-    }.items():
+    }
+    for name, changes in settings.items():
         policy = policy_of("drop").adapted(**changes)
         path = export_onnx(policy, tmp_path / f"{name}.onnx").path
         together, first = File(path), File(path)
