@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -22,7 +22,9 @@ import pytest
 from training import learnable_dataset, logged_steps, refusal, state_files, tiny
 
 from droprl import BC, load_policy
+from droprl.bench.of_runs import predictions_of
 from droprl.data import Dataset
+from droprl.report.contents import EmbeddingWalk
 from droprl.seals import read_sealed, sealed
 from droprl.train import Run, default_out, fit
 from droprl.train.loop import Loop
@@ -182,6 +184,12 @@ def test_what_a_run_knows_of_its_data_is_made_again_by_the_same_command(
     again(unfinished, dataset)
     assert path.read_bytes() == (undisturbed.path / name).read_bytes()
     load_policy(unfinished.path)
+
+
+def test_a_report_goes_by_no_edited_scale(unfinished: Run) -> None:
+    path, walk = unfinished.path / "data.json", cast(EmbeddingWalk, None)  # which is looked at last
+    path.write_text(path.read_text().replace('"reward_scale": ', '"reward_scale": 9'))
+    assert refusal(predictions_of, unfinished, walk).startswith(f"{path}: is damaged or was edited")
 
 
 def test_an_old_checkpoint_that_is_damaged_can_be_removed_as_told(unfinished: Run, dataset: Dataset) -> None:
