@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -248,6 +249,30 @@ def test_a_ledger_never_takes_more_than_the_budget(tmp_path: Path) -> None:
     assert Ledger(tmp_path / "played.jsonl", 7, longest=None).played == ledger.played
 
 
+def test_a_damaged_line_of_a_ledger_is_named_and_never_forgotten(tmp_path: Path) -> None:
+    path = tmp_path / "played.jsonl"
+    ledger = Ledger(path, 20, longest=None)
+    for k in range(3):
+        ledger.add(Played(k, None, k, 1.5, 6, True))
+    content = path.read_bytes()
+    for place in range(len(content) - 1):  # without its last newline it is whole
+        damaged = bytearray(content)
+        damaged[place] ^= 1 << place % 8
+        path.write_bytes(damaged)
+        message = refusal(Ledger, path, 20, None)
+        assert message.startswith(f"{path}: line ")
+        assert message.endswith(f"remove the folder {tmp_path} to begin anew")
+        assert path.read_bytes() == damaged
+    path.write_bytes(content[:-9])
+    assert Ledger(path, 20, longest=None).played == ledger.played[:2]  # as a kill leaves it
+
+
+def test_a_ledger_without_checksums_still_loads(tmp_path: Path) -> None:
+    entry = Played(1, None, 0, 0.0, 6, True)
+    (tmp_path / "played.jsonl").write_text(json.dumps(asdict(entry)) + "\n")
+    assert Ledger(tmp_path / "played.jsonl", 7, longest=None).played == [entry]
+
+
 # --- interruptions ---
 
 
@@ -290,6 +315,24 @@ def test_other_settings_are_another_fine_tuning(run: Run) -> None:
     assert said == f"{where}: holds another fine-tuning (budget 20 → 25): remove the folder to begin anew"
     assert "adaptation.rule" in refusal(tune, run, "checkpoint", 20, rule="best")
     assert len(tune(run, "checkpoint", 20, episodes=3).seeds[0].tuned.returns) == 3  # measured anew, not searched
+
+
+def test_no_changed_bit_of_what_describes_a_fine_tuning_passes(run: Run) -> None:
+    found = tune(run, "checkpoint", 20)
+    for name in ("settings.json", "result.json"):
+        path = run.path / "finetune" / "checkpoint" / name
+        content = path.read_bytes()
+        for place in range(0, len(content), 7):
+            damaged = bytearray(content)
+            damaged[place] ^= 1 << place % 8
+            path.write_bytes(damaged)
+            assert refusal(tune, run, "checkpoint", 20).startswith(f"{path}: ")
+        path.write_text(json.dumps(read_sealed_of(content)))  # as it was before there were seals
+        assert tune(run, "checkpoint", 20) == found
+
+
+def read_sealed_of(content: bytes) -> dict[str, Any]:
+    return {name: value for name, value in json.loads(content).items() if name not in ("format", "seal")}
 
 
 # --- what it refuses ---

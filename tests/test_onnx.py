@@ -6,6 +6,9 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from copy import copy
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,12 +26,15 @@ from droprl import export_onnx
 from droprl.algorithms import ALGORITHMS
 from droprl.data import Dataset, from_arrays
 from droprl.deploy import onnx_file
-from droprl.deploy.program import program_of
+from droprl.deploy.agreement import Agreement, _judged, agreement
+from droprl.deploy.program import Program, program_of
 from droprl.policy import LoadedPolicy, Origin
+from droprl.seals import digest
+from droprl.train.run import locked
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "onnx_mujoco.py"
 TASKS = ("Hopper-v4", "Walker2d-v4", "HalfCheetah-v4")
-EPISODES = onnx_file.TRIED[0]  # as many as an export tries: nothing is compiled twice
+EPISODES = onnx_file.EPISODES  # as many as an export tries: nothing is compiled twice
 STATES = np.random.default_rng(7).normal(size=(5, EPISODES, 3)).astype(np.float32)
 REWARDS = np.random.default_rng(8).normal(size=(5, EPISODES)).astype(np.float32)
 REWARDS[0] = 0.0
@@ -285,6 +291,99 @@ def test_a_file_that_would_act_otherwise_is_not_written(tmp_path: Path, monkeypa
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("said", "spoilt"),
+    [
+        ("actions differ", lambda actions, z, score: (actions + jnp.array([0.0, 5e-5]), z, score)),
+        ("actions differ by up to nan", lambda actions, z, score: (actions * jnp.nan, z, score)),
+        ("scores differ", lambda actions, z, score: (actions, -z, score)),  # f of the z that it says it used
+        ("scores differ", lambda actions, z, score: (actions, z, score + 1e-2)),
+    ],
+)
+def test_whatever_of_it_is_wrong_is_seen(
+    said: str, spoilt: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second action has a range of 0.5, of which half a ten-thousandth of 1 is too much."""
+    make = onnx_file.to_onnx
+
+    def spoiled(program: Program, facts: dict[str, str]) -> bytes:
+        return make(replace(program, step=lambda *inputs: spoilt(*program.step(*inputs))), facts)
+
+    monkeypatch.setattr(onnx_file, "to_onnx", spoiled)
+    policy = policy_of("drop").adapted(rule="best-ada")
+    assert said in refusal(export_onnx, policy, tmp_path / "policy.onnx")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("interval", [3, 5, 10**6])
+def test_a_second_inference_is_compared_too(interval: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy, make = policy_of("drop").adapted(rule="best-ada", reinference_interval=interval), onnx_file.to_onnx
+    export_onnx(policy, tmp_path / "policy.onnx")
+    never = program_of(policy.adapted(reinference_interval=2**30))
+    monkeypatch.setattr(onnx_file, "to_onnx", lambda program, facts: make(never, facts))
+    said = refusal(export_onnx, policy, tmp_path / "other.onnx")
+    assert "embeddings with other scores" in said
+    assert [path.name for path in tmp_path.iterdir()] == ["policy.onnx"]
+
+
+def test_a_tie_is_no_mistake_and_nothing_else_is_a_tie() -> None:
+    """A file that always acts by the second sub-task's z is right where f holds all for equal, and only there."""
+    policy: Any = copy(policy_of("drop").adapted(rule="best-ada"))
+    program, states = program_of(policy), [STATES[0], STATES[1]]
+
+    def second(given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        z = np.tile(policy.policy.embeddings[1], (EPISODES, 1))
+        judged = _judged(policy, given["observations"], z, z)
+        return {"actions": judged.actions, "embedding": z, "score": judged.scores}
+
+    assert "embeddings with other scores" in agreement(policy, program, second, states).wrong
+    indifferent = jax.tree.map(jnp.zeros_like, policy.policy.score_model)
+    policy.policy = replace(policy.policy, score_model=indifferent)
+    policy._leaves = jax.tree.leaves((policy.policy, policy.scaling))
+    assert agreement(policy, program, second, states) == Agreement("", 0.0, 2 * EPISODES, 0.0)
+
+
+def test_rows_may_begin_at_different_times(tmp_path: Path) -> None:
+    settings: dict[str, dict[str, Any]] = {
+        "once": {"rule": "grad"},
+        "every third": {"reinference_interval": 3},
+        "warm": {"reinference_interval": 3, "warm_start": True},
+    }
+    for name, changes in settings.items():
+        policy = policy_of("drop").adapted(**changes)
+        path = export_onnx(policy, tmp_path / f"{name}.onnx").path
+        together, first = File(path), File(path)
+        together.start(2)
+        first.start(1)
+        fresh = {key: value.copy() for key, value in first.memory.items()}
+        policy.reset()
+        for step, (states, late) in enumerate(zip(STATES[:, :2], [True, True, False, False, False], strict=True)):
+            if late:  # the second row's episode has not begun: it begins anew
+                for key, value in fresh.items():
+                    together.memory[key] = together.memory[key].copy()
+                    together.memory[key][1] = value[0]
+            answer = together(states)["actions"]
+            np.testing.assert_allclose(answer[:1], policy.act(states[:1]), atol=1e-5, err_msg=f"{name}, {step}")
+        alone = policy.adapted()
+        for states in STATES[1:, 1:2]:
+            expected = alone.act(states)
+        np.testing.assert_allclose(answer[1:], expected, atol=1e-5, err_msg=name)
+
+
+def test_two_do_not_export_to_one_file(tmp_path: Path) -> None:
+    file = tmp_path / "policy.onnx"
+    with locked(tmp_path, ".policy.onnx.lock"):
+        assert "another process is exporting policy.onnx here" in refusal(export_onnx, policy_of("bc"), file)
+        export_onnx(policy_of("bc"), tmp_path / "other.onnx")
+    assert export_onnx(policy_of("bc"), file).sha256 == digest(file.read_bytes())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["other.onnx", "policy.onnx"]
+
+
+def test_memory_that_begins_with_several_numbers_is_refused() -> None:
+    assert onnx_file._row(np.full((2, 3), 0.5, np.float32)) == {"shape": (2, 3), "type": "float32", "start": 0.5}
+    assert "does not begin with one number" in refusal(onnx_file._row, np.array([0.0, 1.0], np.float32))
+
+
 def test_random_actions_are_refused(tmp_path: Path) -> None:
     policy = policy_of("bc", head="gaussian", sample_actions=True)
     assert "draws its actions at random" in refusal(export_onnx, policy, tmp_path / "policy.onnx")
@@ -302,3 +401,13 @@ def test_the_command(tmp_path: Path) -> None:
     assert (code, err) == (0, "")
     assert "observations, z, step → actions, embedding, score, next_z, next_step" in out
     assert File(file).facts["rule"] == "grad"
+    assert digest(file.read_bytes()) in out
+
+
+def test_what_cannot_be_exported_is_refused_before_the_folder_is_written(tmp_path: Path) -> None:
+    saved = policy_of("drop").adapted(tolerance=0.1).save(tmp_path / "policy")
+    words = ("export", saved, "--onnx", tmp_path / "policy.onnx", "--out", tmp_path / "copy")
+    code, out, err = drop(*words)
+    assert (code, out) == (1, "")
+    assert "--tolerance 0" in err
+    assert [path.name for path in tmp_path.iterdir()] == ["policy"]

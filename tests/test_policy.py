@@ -18,6 +18,7 @@ from droprl import Adaptation, load_policy
 from droprl.adapt import RULES
 from droprl.seals import read_sealed, sealed
 from droprl.train import Run, fit
+from droprl.train.run import locked
 
 SCHEDULE: dict[str, Any] = {"steps": 20, "checkpoint_every": 10, "progress": False}
 ZEROS = np.zeros(3, np.float32)
@@ -68,6 +69,21 @@ def test_an_observation_that_cannot_be_acted_on_is_refused(bc_run: Run, observat
     assert message.startswith(f"{bc_run.path}: ")
     assert re.search(said, message)
     assert policy.act(ZEROS).shape == (2,)  # and nothing is remembered of it
+
+
+def test_an_action_that_is_no_number_is_refused(drop_run: Run) -> None:
+    policy = load_policy(drop_run.path)
+    acted = policy.act(ZEROS)
+    message = refusal(policy.act, np.full(3, 1e30))
+    assert message.startswith(f"{drop_run.path}: the action at this observation is NaN or infinite")
+    np.testing.assert_array_equal(policy.act(ZEROS), acted)
+
+
+@pytest.mark.parametrize("reward", [np.nan, "much", [1.0, 2.0]])
+def test_a_refused_reward_begins_no_episode(bc_run: Run, reward: Any) -> None:
+    policy = load_policy(bc_run.path)
+    assert "the reward is" in refusal(policy.act, np.zeros((3, 3)), reward)
+    assert policy.act(np.zeros((2, 3))).shape == (2, 2)
 
 
 def test_another_number_of_episodes_needs_a_reset(bc_run: Run) -> None:
@@ -290,3 +306,66 @@ def test_a_header_that_asks_for_absurd_sizes_allocates_nothing(
     content = header(policy_folder)
     (policy_folder / "policy.json").write_text(resealed(content | {part: content[part] | changes}))
     assert refusal(load_policy, policy_folder).startswith(f"{policy_folder}/policy.")
+
+
+# --- no bounds ---
+
+
+@pytest.mark.parametrize("name", ["policy.safetensors", "policy.next.safetensors"])
+def test_weights_larger_than_the_policy_are_not_read(
+    policy_folder: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected, read = load_policy(policy_folder).act(ZEROS), Path.read_bytes
+    with open(policy_folder / name, "ab") as file:
+        file.truncate(2**40)  # sparse: it takes no room on the disk
+
+    def small_only(path: Path) -> bytes:
+        assert path.stat().st_size < 2**30, f"{path} is read"
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", small_only)
+    if name == "policy.safetensors":
+        message = refusal(load_policy, policy_folder)
+        assert message.startswith(f"{policy_folder / name}: is damaged (1,099,511,627,776 bytes, and ")
+    else:  # what a stranger put beside the right one is passed over
+        np.testing.assert_array_equal(load_policy(policy_folder).act(ZEROS), expected)
+
+
+@pytest.mark.parametrize("name", ["policy.json", "policy.safetensors"])
+def test_a_pipe_is_not_waited_for(policy_folder: Path, name: str) -> None:
+    (policy_folder / name).unlink()
+    os.mkfifo(policy_folder / name)
+    assert refusal(load_policy, policy_folder).startswith(f"{policy_folder / name}: cannot be read (it is no regular")
+
+
+def test_a_header_larger_than_any_of_ours_is_not_parsed(policy_folder: Path) -> None:
+    path = policy_folder / "policy.json"
+    path.write_bytes(path.read_bytes() + b" " * 2**24)
+    assert refusal(load_policy, policy_folder).startswith(f"{path}: is damaged (16,7")
+
+
+@pytest.mark.parametrize(
+    "changes", [{"score_models": 10**9}, {"depths": [1, 1, 1, 1, 10**9]}, {"width": 2**20}, {"learning_rate": 10**400}]
+)
+def test_a_header_that_asks_for_more_than_there_can_be_is_refused_at_once(
+    policy_folder: Path, changes: dict[str, Any]
+) -> None:
+    path, content = policy_folder / "policy.json", header(policy_folder)
+    path.write_text(resealed(content | {"algorithm": content["algorithm"] | changes}))
+    assert refusal(load_policy, policy_folder).startswith(f"{path}: ")
+
+
+def test_a_number_without_end_is_refused(policy_folder: Path) -> None:
+    path = policy_folder / "policy.json"
+    path.write_text(path.read_text().replace('"prototypes": ', '"prototypes": ' + "9" * 5000))
+    assert refusal(load_policy, policy_folder).startswith(f"{path}: cannot be read (Exceeds the limit")
+
+
+def test_two_do_not_save_in_one_place(saved: Path, drop_run: Run, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(saved, tmp_path / "policy"))
+    policy = load_policy(drop_run.path, seed=7)
+    with locked(folder):
+        assert "another process is saving a policy here" in refusal(policy.save, folder)
+    assert load_policy(folder).origin.seed == 3
+    assert load_policy(policy.save(folder)).origin.seed == 7
+    assert sorted(path.name for path in folder.iterdir()) == ["policy.json", "policy.safetensors"]

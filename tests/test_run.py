@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -22,7 +22,9 @@ import pytest
 from training import learnable_dataset, logged_steps, refusal, state_files, tiny
 
 from droprl import BC, load_policy
+from droprl.bench.of_runs import predictions_of
 from droprl.data import Dataset
+from droprl.report.contents import EmbeddingWalk
 from droprl.seals import read_sealed, sealed
 from droprl.train import Run, default_out, fit
 from droprl.train.loop import Loop
@@ -162,10 +164,43 @@ def test_a_damaged_state_is_named_and_doing_as_told_mends_the_run(
     for use in (lambda: unfinished.state(0), lambda: load_policy(unfinished.path), lambda: again(unfinished, dataset)):
         message = refusal(use)
         assert message.startswith(f"{newest / 'state.safetensors'}: ")
-        assert message.endswith("restore the file or remove its folder")
+        assert message.endswith(f"or remove the folder {newest} and run the same command again")
         assert ("its checksum differs" in message) == (damage is not Path.unlink)
     shutil.rmtree(newest)
     assert state_files(again(unfinished, dataset))["000000090"] == state_files(undisturbed)["000000090"]
+
+
+@pytest.mark.parametrize("name", ["support.json", "support.safetensors", "data.json"])
+@pytest.mark.parametrize("damage", [_truncate, _flip_a_bit, Path.unlink])
+def test_what_a_run_knows_of_its_data_is_made_again_by_the_same_command(
+    unfinished: Run, undisturbed: Run, dataset: Dataset, name: str, damage: Callable[[Path], None]
+) -> None:
+    path = unfinished.path / name
+    damage(path)
+    if not (name == "support.json" and damage is Path.unlink):  # as of before it was kept
+        message = refusal(load_policy, unfinished.path)
+        assert message.startswith(f"{path}: ")
+        assert "remove" not in message
+    again(unfinished, dataset)
+    assert path.read_bytes() == (undisturbed.path / name).read_bytes()
+    load_policy(unfinished.path)
+
+
+def test_a_report_goes_by_no_edited_scale(unfinished: Run) -> None:
+    path, walk = unfinished.path / "data.json", cast(EmbeddingWalk, None)  # which is looked at last
+    path.write_text(path.read_text().replace('"reward_scale": ', '"reward_scale": 9'))
+    assert refusal(predictions_of, unfinished, walk).startswith(f"{path}: is damaged or was edited")
+
+
+def test_an_old_checkpoint_that_is_damaged_can_be_removed_as_told(unfinished: Run, dataset: Dataset) -> None:
+    old = unfinished.checkpoint_folder / "000000040"
+    for damage in (_flip_a_bit, Path.unlink):
+        damage(old / "checkpoint.json")
+        message = refusal(again, unfinished, dataset)
+        assert message.startswith(f"{old / 'checkpoint.json'}: ")
+        assert f"remove the folder {old} and run the same command again" in message
+    shutil.rmtree(old)
+    assert again(unfinished, dataset).finished
 
 
 @pytest.mark.parametrize("header", ["", "{", "[]", "{}", '{"step": "x", "scheduled": true, "sha256": ""}'])
@@ -202,10 +237,10 @@ def test_a_reader_survives_a_checkpoint_that_training_removes_under_its_hands(
     module = importlib.import_module("droprl.train.checkpoints")
     read_sealed, doomed = module.read_sealed, unfinished.checkpoint_folder / "000000040"
 
-    def remove_first(path: Path) -> Any:
+    def remove_first(path: Path, remedy: str) -> Any:
         if path.parent == doomed:
             shutil.rmtree(doomed)
-        return read_sealed(path)
+        return read_sealed(path, remedy)
 
     monkeypatch.setattr(module, "read_sealed", remove_first)
     assert [c.step for c in unfinished.checkpoints()] == [50, 60, 70]
@@ -214,9 +249,7 @@ def test_a_reader_survives_a_checkpoint_that_training_removes_under_its_hands(
 # --- the log ---
 
 
-@pytest.mark.parametrize(
-    "tail", ['{"step": 75, "clone_loss": [0.1', '{"step": 75', "\0\0\0\0", "75\n", "{}\n", "\xff\xfe\n"]
-)
+@pytest.mark.parametrize("tail", ['{"step": 75, "clone_loss": [0.1', '{"step": 75', "\0\0\0\0", "75", "{}", "\xff\xfe"])
 def test_a_log_torn_in_mid_line_is_mended_and_repeats_no_step(
     unfinished: Run, undisturbed: Run, dataset: Dataset, tail: str
 ) -> None:
@@ -226,6 +259,20 @@ def test_a_log_torn_in_mid_line_is_mended_and_repeats_no_step(
     assert logged_steps(unfinished)[-1] == 75
     assert logged_steps(again(unfinished, dataset)) == logged_steps(undisturbed)
     assert [json.loads(line)["step"] for line in log.read_text().splitlines()] == logged_steps(undisturbed)
+
+
+@pytest.mark.parametrize("line", ["", "75", "{}", "\xff\xfe", '{"step": "10"}', '{"step": 5}', '{"step": 500}'])
+def test_a_line_damaged_in_the_middle_is_named_and_nothing_behind_it_goes(
+    unfinished: Run, dataset: Dataset, line: str
+) -> None:
+    log = unfinished.path / "metrics.jsonl"
+    lines = log.read_bytes().splitlines(keepends=True)
+    lines[3] = line.encode("latin-1") + b"\n"
+    log.write_bytes(b"".join(lines))
+    named = 5 if "500" in line else 4  # after a step that is too large the next does not rise
+    for use in (unfinished.metrics, lambda: again(unfinished, dataset)):
+        assert refusal(use).startswith(f"{log}: line {named} is damaged (")
+    assert log.read_bytes() == b"".join(lines)
 
 
 def test_a_log_that_lost_its_last_newline_loses_no_entry(unfinished: Run, undisturbed: Run, dataset: Dataset) -> None:

@@ -182,3 +182,21 @@ def test_what_cannot_be_written_is_refused_by_name(program: Callable[..., Any], 
     message = refusal(exported, jax.vmap(program), ROW)
     assert said in message
     assert "cannot be exported" in message
+
+
+def test_the_product_of_a_transpose_with_a_vector() -> None:
+    """As β meets a z that all rows share: onnxruntime's own optimisation gets it wrong where it is written as such."""
+    rows, vector = np.random.default_rng(5).normal(size=(7, 4)).astype(np.float32), STACKED[0, :, 0]
+    table = np.random.default_rng(6).normal(size=(4, 40)).astype(np.float32)
+
+    def step(x: Array) -> Array:
+        return jax.vmap(lambda row: vector @ (row @ table).reshape(5, 8))(x)
+
+    (found,) = onnxruntime.InferenceSession(exported(step, ROW)).run(None, {"x": rows})
+    np.testing.assert_allclose(found, step(jnp.asarray(rows)), atol=1e-5)
+
+
+def test_a_part_of_the_batch_is_refused() -> None:
+    """A file of another number of rows would be another program."""
+    said = refusal(exported, lambda x: jax.lax.slice_in_dim(x, 1, x.shape[0]), ROW)
+    assert "takes a part of its batch" in said

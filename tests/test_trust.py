@@ -180,20 +180,21 @@ def test_a_fault_is_waited_out_and_one_that_lasts_is_not() -> None:
     readings = [0.5, 9.0, 8.0, 7.0, 1.0, 1.001, 0.2]  # the limit is 1, and the patience two readings
     gone_by, held = [], []
     guarded = GUARD.start(1)
-    for k, reading in enumerate(readings):
+    for reading in readings:
         observations = jnp.array([[0.0, reading]])
-        guarded = jax.vmap(GUARD.read)(observations, guarded, jnp.array([k > 0]))
+        guarded = jax.vmap(GUARD.read)(observations, guarded)
         gone_by.append(float(guarded.gone_by(observations)[0, 1]))
         held.append(bool(guarded.stepped_in[0]))
     np.testing.assert_allclose(gone_by, [0.5, 0.5, 0.5, 7.0, 1.0, 1.0, 0.2])
     assert held == [False, True, True, False, False, True, False]
 
 
-def test_before_an_episode_has_begun_there_is_nothing_to_go_back_to() -> None:
-    observations = jnp.array([[0.0, 9.0]])
-    guarded = jax.vmap(GUARD.read)(observations, GUARD.start(1), jnp.array([False]))
-    assert not guarded.held[0]
-    np.testing.assert_array_equal(guarded.gone_by(observations), observations)
+def test_before_anything_was_believed_there_is_nothing_to_go_back_to() -> None:
+    observations, guarded = jnp.array([[0.0, 9.0]]), GUARD.start(1)
+    for _ in range(5):  # within its patience and beyond it
+        guarded = jax.vmap(GUARD.read)(observations, guarded)
+        assert not guarded.held[0]
+        np.testing.assert_array_equal(guarded.gone_by(observations), observations)
 
 
 # --- in a policy ---
@@ -445,6 +446,8 @@ def test_the_command_line_has_a_flag() -> None:
     assert chosen() == {}
     assert chosen("--guard") == {"guard": True}
     assert chosen("--guard", "--guard-margin", "2") == {"guard": True, "guard_margin": 2.0}
+    assert chosen("--no-guard") == {"guard": False}
+    assert "leave one out" in refusal(chosen, "--guard", "--no-guard")
 
 
 def test_senseless_limits_are_refused(run: Run) -> None:

@@ -16,6 +16,7 @@ import platform
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,13 +26,14 @@ import numpy as np
 import onnxruntime
 
 import droprl
+from droprl.deploy.agreement import agreement
+from droprl.deploy.program import program_of
 from droprl.policy import LoadedPolicy
 
 HERE = Path(__file__).parent
 DATASETS = ("hopper-medium-replay", "walker2d-medium-replay", "halfcheetah-medium-replay")
 RULES = ("best", "grad", "best-ada", "grad-ada")
 STATES = 1000
-SAME_SCORE = 1e-5  # scores are in standard deviations of returns: this far apart they are equal but for rounding
 BATCHES = {1: 500, 100: 50}  # rows at once, and how many times each is timed
 
 
@@ -41,6 +43,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=500, help="updates of the small networks")
     arguments = parser.parse_args()
     found: dict[str, Any] = {"machine": machine(), "steps": arguments.steps, "agreement": [], "speed": []}
+    found["adaptation"] = asdict(droprl.DROP.small().adaptation)  # K among them; a row's rule stands in the row
     with tempfile.TemporaryDirectory() as folder:
         for name in DATASETS:
             dataset = droprl.load_dataset(arguments.data / f"{name}.hdf5")
@@ -50,7 +53,7 @@ def main() -> None:
             states = drawn(dataset)
             for rule in RULES:
                 policy = droprl.load_policy(run.path, rule=rule)
-                found["agreement"].append({"dataset": name, "rule": rule, **agreement(policy, states, Path(folder))})
+                found["agreement"].append({"dataset": name, "rule": rule, **compared(policy, states, Path(folder))})
             if name == DATASETS[0]:
                 wide = droprl.fit(dataset, droprl.DROP(), out=f"{folder}/wide", steps=5, progress=False)
                 for width, path in ((droprl.DROP.small().width, run.path), (droprl.DROP().width, wide.path)):
@@ -81,29 +84,18 @@ def session_of(path: Path, threads: int = 0) -> onnxruntime.InferenceSession:
 # --- does it act alike? ---
 
 
-def agreement(policy: LoadedPolicy, states: np.ndarray, folder: Path) -> dict[str, Any]:
-    """At the first step of an episode, and at a second one with what the first left in memory.
-
-    Where two embeddings score the same but for rounding, file and policy may choose differently. Such a tie is counted
-    apart, and only if the scores of both choices at the state where they were made say so.
-    """
+def compared(policy: LoadedPolicy, states: np.ndarray, folder: Path) -> dict[str, Any]:
+    """At the first step of an episode, and at a second one with what the first left in memory; as an export does."""
+    program = program_of(policy)
     session = session_of(droprl.export_onnx(policy, folder / "policy.onnx").path)
-    kinds = json.loads(session.get_modelmeta().custom_metadata_map["memory"])
-    memory = {name: np.full((STATES, *k["shape"]), k["start"], k["type"]) for name, k in kinds.items()}
-    names = [output.name for output in session.get_outputs()]
-    carry, tied, gaps, largest = policy.start(STATES), np.zeros(STATES, bool), [0.0], 0.0
-    for step, seen in enumerate((states, states[::-1])):
-        answer = dict(zip(names, session.run(None, {"observations": seen, **memory}), strict=True))
-        memory = {name: answer[f"next_{name}"] for name in memory}
-        carry, actions = policy.step(carry, seen, jax.random.key(0))
-        if step == 0 or not memory:  # z is new
-            z, scores = np.asarray(carry.inferred.z), np.asarray(carry.inferred.score)
-            other = np.max(np.abs(z - answer["embedding"]), axis=1) > 1e-2
-            gap = np.abs(scores - answer["score"])
-            gaps += list(gap[other])
-            tied = other & (gap < SAME_SCORE)
-        largest = max(largest, float(np.max(np.abs(answer["actions"] - actions)[~tied])))
-    return {"states": STATES, "largest": largest, "ties": len(gaps) - 1, "largest_gap_of_ties": float(max(gaps))}
+
+    def file(given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return dict(zip(program.outputs, session.run(program.outputs, given), strict=True))
+
+    found = agreement(policy, program, file, (states, states[::-1]))
+    return {"states": STATES, "wrong": found.wrong, "largest": found.largest, "ties": found.ties} | {
+        "largest_gap_of_ties": found.largest_gap
+    }
 
 
 # --- how fast is it? ---

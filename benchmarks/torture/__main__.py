@@ -20,6 +20,7 @@ import shutil
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -34,7 +35,7 @@ import damage
 import places
 import work
 from kills import rounds
-from work import Failed, Lost, Undisturbed, Work
+from work import Failed, Undisturbed, Work
 
 HEADINGS = ("fault", "of", "tried", "survived", "lost")
 # Bytes that a full disk has left: less than the command needs, and of the longer ones enough to begin.
@@ -66,9 +67,9 @@ class Tally:
         row = self.rows.setdefault((fault, what), Row(fault, what))
         row.tried += count
         row.survived += count if error is None else count - 1
-        row.lost += isinstance(error, Lost)
+        row.lost += error is not None and not isinstance(error, Failed)  # what nobody expected may have lost anything
         if error is not None:
-            row.wrong.append(str(error))
+            row.wrong.append(f"{type(error).__name__}: {error}")
         verdict = "survived" if error is None else f"{type(error).__name__}: {error}"
         if count > 0:
             print(f"{self.seconds:6.0f} s  {fault}, {what}: {verdict}", file=sys.stderr, flush=True)
@@ -76,7 +77,7 @@ class Tally:
     def trial(self, fault: str, what: str, play: Callable[[], None]) -> None:
         try:
             play()
-        except (Lost, Failed) as error:
+        except Exception as error:
             self.add(fault, what, 1, error)
         else:
             self.add(fault, what, 1, None)
@@ -146,9 +147,9 @@ def damage_files(home: Path, tally: Tally, files: tuple[Path, Path, Path], scale
 
 
 def break_places(place: Path, tally: Tally, one: Work, known: Undisturbed, short: bool, rng: random.Random) -> None:
-    if one.name != "export":  # which reads the run, and takes no hold of it
-        tally.trial("second process", one.name, partial(places.second_process, one, place / "two", known))
+    tally.trial("second process", one.name, partial(places.second_process, one, place / "two", known))
     if short:
+        shutil.rmtree(place)
         return
     disk = "full disk (tmpfs)" if places.has_namespaces() else "full disk (RLIMIT_FSIZE)"
     tally.trial(disk, one.name, partial(places.full_disk, one, place / "full", known, rng.randrange(*FREE[one.name])))
@@ -182,6 +183,9 @@ def main() -> None:
     tally = Tally()
     try:
         torture(home, tally, Scale(options.kills, 8 if options.short else 80, options.short), options.seed)
+    except Exception as error:  # what is known so far is shown all the same
+        traceback.print_exc()
+        tally.add("the torture itself", "an exception", 1, error)
     finally:
         shutil.rmtree(home, ignore_errors=True)
     tally.show()

@@ -7,25 +7,29 @@ is not what it began with.
 
 from __future__ import annotations
 
+import os
 import pickle
 import random
 import resource
 import shutil
 import struct
-import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import h5py
 import jax
 import numpy as np
-from work import Failed, Lost
+from work import BUDGET, SUPPORT, Failed, Lost
 
 from droprl import fit, load_policy
 from droprl.data import load_dataset, map_dataset
 from droprl.data.on_disk import DESCRIPTION
 from droprl.errors import DropError
+from droprl.finetuning.ledger import Ledger, Played
 from droprl.seals import digest, read_sealed, sealed
 from droprl.train import Run
 from droprl.train.loop import init_seed
@@ -36,15 +40,15 @@ UNREAD = "unread"  # what a use answers where the damage hit nothing that is rea
 
 
 def damaged(content: bytes, count: int, rng: random.Random) -> Iterator[tuple[str, bytes]]:
-    """`count` copies: three of four with one bit flipped, the others cut short."""
+    """`count` copies, and what was done to each: three of four with one bit flipped, the others cut short."""
     for number in range(count):
-        if number % 4 == 3:
-            yield "cut", content[: rng.randrange(len(content))]
-            continue
         place = rng.randrange(len(content))
-        flipped = bytearray(content)
-        flipped[place] ^= 1 << rng.randrange(8)
-        yield "flipped", bytes(flipped)
+        if number % 4 == 3:
+            yield f"cut at byte {place}", content[:place]
+            continue
+        bit, flipped = rng.randrange(8), bytearray(content)
+        flipped[place] ^= 1 << bit
+        yield f"bit {bit} of byte {place} flipped", bytes(flipped)
 
 
 def must_be_refused(use: Use, named: Path) -> None:
@@ -61,12 +65,15 @@ def must_be_refused(use: Use, named: Path) -> None:
 def damages(path: Path, use: Use, count: int, rng: random.Random) -> Iterator[Callable[[], None]]:
     """Trials on one file, which is mended after each."""
     content = path.read_bytes()
-    for _, broken in damaged(content, count, rng):
+    for label, broken in damaged(content, count, rng):
 
-        def trial(broken: bytes = broken) -> None:
+        def trial(label: str = label, broken: bytes = broken) -> None:
             path.write_bytes(broken)
             try:
                 must_be_refused(use, path)
+            except Exception as error:  # which damage it was is needed to play it again
+                kind = type(error) if isinstance(error, Lost | Failed) else Lost
+                raise kind(f"{path.name}, {label}: {type(error).__name__}: {error}") from error
             finally:
                 path.write_bytes(content)
 
@@ -84,6 +91,14 @@ def readers(place: Path, trained: Path, policy: Path, source: Path) -> Iterator[
     yield "checkpoint", newest.path / "checkpoint.json", opened.checkpoints
     yield "run", run / "config.json", lambda: Run(run)
     yield "run", run / "data.json", opened.scaling
+    for name in SUPPORT:
+        yield "run", run / name, opened.support
+    yield "log", run / "metrics.jsonl", _of_lines(run / "metrics.jsonl", lambda: [True for _ in opened.metrics()])
+    noted = place / "ledger" / "seed-0.jsonl"
+    ledger = Ledger(noted, BUDGET, None)
+    for k in range(5):
+        ledger.add(Played(step=k, ascent_steps=3, env_seed=k, episode_return=-7.5 * k, length=20, whole=True))
+    yield "ledger of fine-tuning", noted, _of_lines(noted, lambda: Ledger(noted, BUDGET, None).played)
     saved = Path(shutil.copytree(policy, place / "damaged-policy"))
     for name in ("policy.json", "policy.safetensors"):
         yield "policy file", saved / name, lambda: load_policy(saved)
@@ -117,6 +132,21 @@ def readers(place: Path, trained: Path, policy: Path, source: Path) -> Iterator[
         yield "dataset, ours (columns)", columns / name, lambda: load_dataset(columns)
     yield "dataset, numpy's (.npz)", archive, archived
     yield "dataset, foreign, of a run", foreign, resumed
+
+
+def _of_lines(path: Path, read: Callable[[], list[Any]]) -> Use:
+    """Of a file that grows by lines: one that is cut short is as a kill leaves it, and has its first entries.
+
+    A line of the log has no checksum: a digit that changes there stands, what may not happen is that lines go.
+    """
+    right, size = read(), path.stat().st_size
+
+    def use() -> Any:
+        cut = path.stat().st_size < size
+        found = read()
+        return UNREAD if found == right or (cut and found == right[: len(found)]) else found
+
+    return use
 
 
 # --- malice ---
@@ -153,10 +183,14 @@ def hostile(place: Path, policy: Path) -> Iterator[tuple[str, Callable[[], None]
     for name, part, changes in (
         ("asks for a petabyte of observations", "spec", {"observation_size": petabyte}),
         ("asks for a petabyte of weights", "algorithm", {"width": 2**24}),
-        ("names code as its rule", "algorithm", {"adaptation": {"rule": "__import__('os').system('touch canary')"}}),
+        ("names code as its rule", "algorithm", {"adaptation": {"rule": f"__import__('os').system('touch {canary}')"}}),
+        ("asks for a billion score models", "algorithm", {"score_models": 10**9}),
         ("names code as its algorithm", "algorithm", {"name": "os.system"}),
     ):
         yield name, lambda p=part, c=changes: _try_policy(place, policy, canary, part=p, changes=c)  # type: ignore[misc]
+    yield "weights of a terabyte", lambda: _try_policy(place, policy, canary, size=2**40)
+    endless = (policy / "policy.json").read_bytes().replace(b'"prototypes": ', b'"prototypes": ' + b"9" * 5000)
+    yield "a number of 5,000 digits", lambda: _try_policy(place, policy, canary, header=endless)
     yield "is a pickle", lambda: _try_policy(place, policy, canary, header=code)
     yield "data that runs code", lambda: _try_data(place, canary, code=True)
     yield "data that claims a petabyte", lambda: _try_data(place, canary, code=False)
@@ -170,6 +204,7 @@ def _try_policy(
     part: str | None = None,
     changes: dict[str, Any] | None = None,
     header: bytes | None = None,
+    size: int | None = None,
 ) -> None:
     folder = place / "hostile"
     shutil.rmtree(folder, ignore_errors=True)
@@ -180,27 +215,67 @@ def _try_policy(
         described["sha256"] = digest(content)
     if part is not None:
         described[part] |= changes
+    if size is not None:
+        os.truncate(folder / "policy.safetensors", size)  # sparse: it takes no room on the disk
     (folder / "policy.json").write_bytes(header if header is not None else sealed(described))
-    _harmless(lambda: load_policy(folder), folder, canary)
+    _harmless(load_policy, folder, canary)
 
 
 def _try_data(place: Path, canary: Path, code: bool) -> None:
     archive, file = place / "hostile.npz", place / "hostile.hdf5"
     if code:
         np.savez(archive, observations=np.array([Payload(canary)], dtype=object))
-        _harmless(lambda: load_dataset(archive), archive, canary)
+        _harmless(load_dataset, archive, canary)
         return
     with h5py.File(file, "w") as made:
         made.create_dataset("observations", (2**44, 16), np.float32, chunks=(2**10, 16))
-    _harmless(lambda: load_dataset(file), file, canary)
+    _harmless(load_dataset, file, canary)
 
 
-def _harmless(use: Use, named: Path, canary: Path) -> None:
-    unit = 1 if sys.platform == "darwin" else 2**10
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    must_be_refused(use, named)
-    taken = unit * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+def _harmless(load: Callable[[Path], Any], named: Path, canary: Path) -> None:
+    """In a process that may take no more memory, and may die of it: this one is to tell."""
+    global _child
+    _child = _child or ProcessPoolExecutor(1, get_context("spawn"))
+    try:
+        _child.submit(_limited, load, named).result()
+    except BrokenProcessPool as error:
+        _child = None
+        raise Failed(f"{named.name} brought the process down") from error
     if canary.exists():
         raise Lost(f"{named.name} ran its code")
-    if taken > MOST_MEMORY:
-        raise Failed(f"{named.name} took {taken / 2**20:.0f} MB")
+
+
+_child: ProcessPoolExecutor | None = None
+
+
+def _limited(load: Callable[[Path], Any], named: Path) -> None:
+    """Refused, and neither by the limit nor near to it. The peak is that of this load: it is set back before."""
+    before, limits = _memory("VmSize"), resource.getrlimit(resource.RLIMIT_AS)
+    if before is not None:
+        Path("/proc/self/clear_refs").write_text("5")
+        resource.setrlimit(resource.RLIMIT_AS, (before + 2 * MOST_MEMORY, limits[1]))
+    resident, causes = _memory("VmHWM"), []
+
+    def use() -> Any:
+        try:
+            return load(named)
+        except DropError as error:
+            causes.append(error.__cause__)
+            raise
+
+    try:
+        must_be_refused(use, named)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+    taken = (_memory("VmHWM") or 0) - (resident or 0)
+    if taken > MOST_MEMORY or any(isinstance(cause, MemoryError) for cause in causes):
+        raise Failed(f"{named.name} took all memory that there was, or {taken / 2**20:.0f} MB")
+
+
+def _memory(what: str) -> int | None:
+    """In bytes, where the system says so (Linux)."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return None
+    return next((2**10 * int(line.split()[1]) for line in lines if line.startswith(f"{what}:")), None)

@@ -1,8 +1,9 @@
 """`drop` with one fault in it: `python faulty.py FAULT WORDS…`. The command itself is the real one.
 
 `count=FILE` only counts the moments of writing: before a file is flushed to the disk, and before and after it gets its
-name. `kill=N` ends the process by SIGKILL at the N-th of them; a file that is not yet flushed is cut in half first, as
-a power cut might leave it. `nan=N` makes every weight NaN from update N on, `small=BYTES` lets no file grow further.
+name. `stop=N` stops the process at the N-th of them, until somebody lets it go on. `kill=N` ends it there by SIGKILL; a
+file that is not yet flushed is cut in half first, as a power cut might leave it. `nan=N` makes every weight NaN from
+update N on, `small=BYTES` lets no file grow further.
 """
 
 from __future__ import annotations
@@ -20,13 +21,16 @@ from droprl.cli import main
 class Moments:
     """Counts the moments of writing, and ends the process at one of them."""
 
-    def __init__(self, last: int | None) -> None:
-        self.passed, self._last = 0, last
+    def __init__(self, last: int | None, stops: bool = False) -> None:
+        self.passed, self._last, self._stops = 0, last, stops
         self._fsync, self._replace = os.fsync, os.replace
         os.fsync, os.replace = self.fsync, self.replace  # type: ignore[assignment]
 
     def _comes(self) -> bool:
         self.passed += 1
+        if self._stops and self.passed == self._last:
+            os.kill(os.getpid(), signal.SIGSTOP)
+            return False
         return self.passed == self._last
 
     def fsync(self, descriptor: int) -> None:
@@ -87,6 +91,8 @@ def run_with(fault: str, words: list[str]) -> None:
             return
         case "kill":
             Moments(int(value))
+        case "stop":
+            Moments(int(value), stops=True)
         case "nan":
             spoil_weights(int(value))
         case "small":

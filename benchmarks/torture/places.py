@@ -6,14 +6,12 @@ read-only mount. Elsewhere no file may grow (RLIMIT_FSIZE), and the folder's per
 
 from __future__ import annotations
 
-import fcntl
 import os
 import random
 import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -116,13 +114,13 @@ def _unwritable(place: Path) -> Iterator[tuple[str, ...]]:
 
 
 def second_process(work: Work, place: Path, known: Undisturbed) -> None:
-    """While the first is stopped in the middle of its work the second is refused; the first then ends as if alone."""
+    """While the first is stopped in the midst of its writing the second is refused; the first then ends as if alone."""
     work.prepare(place)
-    first = start(work.words(place))
+    first = start(work.words(place), f"stop={1 + known.moments // 2}")
     try:
-        while not _stopped_at_work(first, place):
-            first.send_signal(signal.SIGCONT)
-            time.sleep(0.01)
+        os.waitid(os.P_PID, first.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        if first.poll() is not None:
+            raise Failed(f"the first ended with {first.returncode} before the second began")
         answer = finish(work.words(place))
         first.send_signal(signal.SIGCONT)
         _, said = first.communicate()
@@ -132,24 +130,6 @@ def second_process(work: Work, place: Path, known: Undisturbed) -> None:
     if first.returncode != 0:
         raise Failed(f"the first ended with {first.returncode}: {said}")
     same(work.outcome(place), known.outcome, work.name)
-
-
-def _stopped_at_work(process: subprocess.Popen[str], place: Path) -> bool:
-    """Stop it, and see whether it holds its lock; what is stopped cannot be troubled by being looked at."""
-    process.send_signal(signal.SIGSTOP)
-    if process.poll() is not None:
-        raise Failed(f"the first ended with {process.returncode} before the second began")
-    os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
-    return any(map(_is_held, place.rglob("*.lock")))
-
-
-def _is_held(lock: Path) -> bool:
-    with lock.open() as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
 
 
 def nan_in_training(work: Work, place: Path, known: Undisturbed, rng: random.Random) -> None:

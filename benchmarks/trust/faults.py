@@ -15,7 +15,7 @@ BEGIN = 20  # the first observations of an episode are right: a fault comes whil
 class Fault:
     """Sizes are in standard deviations of the data."""
 
-    kind: Literal["garbage", "saturated", "zero", "noise", "offset", "stuck"]
+    kind: Literal["garbage", "saturated", "zero", "noise", "offset", "stuck", "nan"]
     size: float = 0.0
     chance: float = 1.0  # that it begins at a step
     length: int = 1  # how many steps it then lasts
@@ -25,6 +25,7 @@ FAULTS = {
     "glitches: 20 % of the readings are noise of 3 σ": Fault("garbage", 3.0, chance=0.2),
     "bursts: 5 readings at a time stand at +5 σ": Fault("saturated", 5.0, chance=0.05, length=5),
     "dropouts: 20 % of the readings are zero": Fault("zero", chance=0.2),
+    "NaN: 20 % of the readings of the first sensor": Fault("nan", chance=0.2),
     "noise of 0.5 σ on every reading": Fault("noise", 0.5),
     "first sensor off by 2 σ": Fault("offset", 2.0),
     "first sensor stuck": Fault("stuck"),
@@ -67,5 +68,5 @@ class FaultyEnv(gymnasium.ObservationWrapper[Any, Any, Any]):
             return np.zeros_like(right)
         if self.fault.kind == "noise":
             return right + size * noise
-        right[0] = right[0] + size[0] if self.fault.kind == "offset" else self.last
+        right[0] = {"offset": right[0] + size[0], "stuck": self.last, "nan": np.nan}[self.fault.kind]
         return right

@@ -12,7 +12,7 @@ import argparse
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,10 +26,12 @@ from rich.table import Table
 from droprl import DROP, Dataset, Run, fit, load_dataset, load_policy
 from droprl.data.dataset import normalized_scores
 from droprl.data.maze import make_maze_dataset
+from droprl.errors import DropError
 from droprl.evaluation.evaluation import EVALUATION_SEED, task_of
 from droprl.evaluation.statistics import bootstrap_interval
 from droprl.policy import LoadedPolicy
 from droprl.rollout import rollout
+from droprl.train.config import differences
 
 Constraint = Literal["lagrangian", "none"]
 RESULTS = Path(__file__).parent / "results"
@@ -63,7 +65,10 @@ def played(policy: LoadedPolicy, fault: str | None, episodes: int) -> dict[str, 
     make, _ = task_of(policy.origin, None)
     mean, deviation = np.asarray(policy.scaling.observation_mean), np.asarray(policy.scaling.observation_std)
     faulty = make if fault is None else lambda: FaultyEnv(make(), FAULTS[fault], mean, deviation)
-    result = rollout(policy, faulty, episodes, seed=EVALUATION_SEED, n_envs=episodes)
+    try:
+        result = rollout(policy, faulty, episodes, seed=EVALUATION_SEED, n_envs=episodes)
+    except DropError as error:  # unguarded there is no action at what is no number
+        return {"seed": policy.origin.seed, "refused": str(error)}
     returns, score_range = np.array(result.returns), policy.origin.score_range
     return {
         "seed": policy.origin.seed,
@@ -91,10 +96,8 @@ def guard_cost(run: Run, n_envs: int, calls: int = 300) -> dict[str, float]:
 
 
 def measure(dataset: Dataset, where: Path, runs: Path, seeds: int, steps: int, episodes: int) -> None:
-    found: dict[str, Any] = {"dataset": dataset.name, "plays": {}}
-    if where.exists():
-        found = json.loads(where.read_text())
-    found |= {"updates": steps, "episodes": episodes, "seeds": seeds}
+    sizes = {"updates": steps, "episodes": episodes, "seeds": seeds}
+    found = opened(where, dataset.name, sizes | {"adaptation": asdict(DROP.small().adaptation)})
     trained: dict[Constraint, Run] = {}
     for constraint in ("lagrangian", "none"):
         algorithm = replace(DROP.small(), constraint=constraint)
@@ -107,11 +110,22 @@ def measure(dataset: Dataset, where: Path, runs: Path, seeds: int, steps: int, e
             path, settings = trained[case.constraint].path, case.settings | {"guard": guard}
             policies = [load_policy(path, seed=seed, **settings) for seed in range(seeds)]
             plays[how] = [played(policy, case.fault, episodes) for policy in policies]
-            print(dataset.name, case.name, how, [round(float(np.mean(r["scores"])), 1) for r in plays[how]], flush=True)
+            print(dataset.name, case.name, how, [_mean(r) for r in plays[how]], flush=True)
             _write(where, found)
     if "cost" not in found:
         found["cost"] = {str(n): guard_cost(trained["lagrangian"], n) for n in (1, 10)}
         _write(where, found)
+
+
+def opened(where: Path, dataset: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """What was measured so far, which must have been with these settings: two of them make no table."""
+    if not where.exists():
+        return {"dataset": dataset, **settings, "plays": {}}
+    found: dict[str, Any] = json.loads(where.read_text())
+    odd = differences({name: found.get(name) for name in settings}, settings)
+    if odd:
+        raise SystemExit(f"{where}: was measured with other settings ({'; '.join(odd[:3])}): use another --out")
+    return found
 
 
 def _write(where: Path, found: dict[str, Any]) -> None:
@@ -136,11 +150,19 @@ def show(found: dict[str, Any]) -> None:
         console.print(f"a call for {n} environments: {times}")
 
 
+def _mean(result: dict[str, Any]) -> float | str:
+    return "refused" if "refused" in result else round(float(np.mean(result["scores"])), 1)
+
+
 def _row(unguarded: list[dict[str, Any]], guarded: list[dict[str, Any]]) -> tuple[str, ...]:
     """The difference is between episodes with the same seeds; both training seeds and episodes are resampled."""
+    if any("refused" in result for result in guarded):
+        return "–", "refused", "–", "–"
+    share = sum(sum(r["guarded"]) for r in guarded) / sum(sum(r["lengths"]) for r in guarded)
+    if any("refused" in result for result in unguarded):
+        return "refused", f"{np.mean([r['scores'] for r in guarded]):.1f}", "–", f"{100 * share:.1f} %"
     plain, held = (np.array([r["scores"] for r in results]) for results in (unguarded, guarded))
     low, high = bootstrap_interval((held - plain).tolist(), lambda values: values.mean(axis=-1))
-    share = sum(sum(r["guarded"]) for r in guarded) / sum(sum(r["lengths"]) for r in guarded)
     difference = f"{(held - plain).mean():+.1f} ({low:+.1f} … {high:+.1f})"
     return f"{plain.mean():.1f}", f"{held.mean():.1f}", difference, f"{100 * share:.1f} %"
 

@@ -21,7 +21,7 @@ from jax import Array
 
 from droprl.adapt import AdaptivePolicy, Policy, Trust, tell_rewards, trust
 from droprl.adapt.guard import make_guard
-from droprl.adapt.policy import Carry
+from droprl.adapt.policy import Carry, Episode
 from droprl.algorithms import Algorithm
 from droprl.data.scaling import Scaling
 from droprl.data.support import Support, support_shapes
@@ -29,12 +29,13 @@ from droprl.data.transitions import Spec
 from droprl.errors import DropError
 from droprl.seals import RESTORE, digest, read_sealed, sealed
 from droprl.train.config import algorithm_from_dict, algorithm_to_dict, from_dict
-from droprl.train.run import Run
-from droprl.train.storage import arrays_from_bytes, arrays_to_bytes, read_bytes, write_bytes
+from droprl.train.run import Run, locked
+from droprl.train.storage import arrays_from_bytes, arrays_to_bytes, n_bytes, read_bytes, write_bytes
 from droprl.version import __version__
 
 WEIGHTS, NEXT_WEIGHTS = "policy.safetensors", "policy.next.safetensors"
-MOST_LAYERS = 100
+MOST_LAYERS = 100  # and score models: what a file may ask to be made one by one
+MOST_BYTES = 4 * 2**30  # of arrays: a hundred times the paper's sizes
 
 
 @dataclass(frozen=True)
@@ -92,24 +93,36 @@ class LoadedPolicy:
                 f"{self._where}: an observation of shape {given.shape} was given: pass ({self.spec.observation_size},) "
                 f"or (n, {self.spec.observation_size})"
             )
-        if not np.all(np.isfinite(given)):
-            raise DropError(f"{self._where}: the observation holds NaN or infinity: the policy cannot act on it")
         batch = np.atleast_2d(given)
-        begins = self._carry is None
+        begins, carry = self._carry is None, self._carry
         if begins:
-            self._n_episodes, self._carry = len(batch), self.start(len(batch))
-        if len(batch) != self._n_episodes:
+            carry = self.start(len(batch))
+        elif len(batch) != self._n_episodes:
             raise DropError(
                 f"{self._where}: {len(batch)} observations for {self._n_episodes} episodes under way: call reset()"
             )
         if reward is not None:
-            earned = self._rewards(reward)
-            self._carry = self._carry if begins else tell_rewards(self._carry, earned)
+            earned = self._rewards(reward, len(batch))
+            carry = carry if begins else tell_rewards(carry, earned)
         key = jax.random.key(self._n_actions) if self.draws else None
-        self._carry, actions = self.step(self._carry, batch, key)
+        carry, actions = self.step(carry, batch, key)
+        self._check(batch, carry, actions)  # what is refused has changed nothing
+        self._carry, self._n_episodes, self._seen = carry, len(batch), given
         self._n_actions += 1
-        self._seen = given
         return actions if given.ndim == 2 else actions[0]
+
+    def _check(self, observations: np.ndarray, carry: Carry, actions: np.ndarray) -> None:
+        """Refuse actions that go by what is no number. A guard may have gone by an earlier observation instead."""
+        odd = ~np.isfinite(observations).all(axis=1)
+        if odd.any() and isinstance(carry, Episode) and carry.guarded is not None:
+            odd &= ~np.asarray(carry.guarded.held)
+        if odd.any():
+            raise DropError(f"{self._where}: the observation holds NaN or infinity: the policy cannot act on it")
+        if not np.isfinite(actions).all():
+            raise DropError(
+                f"{self._where}: the action at this observation is NaN or infinite: is the observation in the units of "
+                "the data?"
+            )
 
     def trust(self) -> Trust:
         """How sure the policy is of the action that `act` gave last, or of each of them."""
@@ -128,12 +141,12 @@ class LoadedPolicy:
         given = jnp.asarray(observations, jnp.float32)
         return jax.tree.map(np.asarray, _trust(self.policy, self.scaling, self.support, carry, given))
 
-    def _rewards(self, given: float | np.ndarray) -> np.ndarray:
+    def _rewards(self, given: float | np.ndarray, n: int) -> np.ndarray:
         try:
-            rewards = np.broadcast_to(np.asarray(given, np.float32), (self._n_episodes,))
+            rewards = np.broadcast_to(np.asarray(given, np.float32), (n,))
         except (TypeError, ValueError) as error:
             raise DropError(
-                f"{self._where}: the reward is not a number, or one for each of {self._n_episodes} episodes ({error})"
+                f"{self._where}: the reward is not a number, or one for each of {n} episodes ({error})"
             ) from error
         if not np.all(np.isfinite(rewards)):
             raise DropError(f"{self._where}: the reward is NaN or infinite: the policy cannot go by it")
@@ -171,10 +184,6 @@ class LoadedPolicy:
         folder = Path(path)
         if (folder / "config.json").exists():
             raise DropError(f"{folder}: is a run, which a policy would hide: choose another folder")
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise DropError(f"{folder}: cannot be made ({error.strerror}): choose another folder") from error
         arrays = {"policy": _unguarded(self.policy), "scaling": self.scaling, "support": self.support}
         content = arrays_to_bytes(arrays)
         header = {
@@ -185,10 +194,11 @@ class LoadedPolicy:
             "prototypes": 0 if self.support is None else len(self.support.prototypes),
             "sha256": digest(content),
         }
-        # The header decides: an older policy stands until it is replaced, and from then on the new one does.
-        write_bytes(folder / NEXT_WEIGHTS, content)
-        write_bytes(folder / "policy.json", sealed(header))
-        os.replace(folder / NEXT_WEIGHTS, folder / WEIGHTS)
+        with locked(folder, work="saving a policy", passing=True):
+            # The header decides: an older policy stands until it is replaced, and from then on the new one does.
+            write_bytes(folder / NEXT_WEIGHTS, content)
+            write_bytes(folder / "policy.json", sealed(header))
+            os.replace(folder / NEXT_WEIGHTS, folder / WEIGHTS)
         return folder
 
 
@@ -270,34 +280,37 @@ def _load_saved(folder: Path, adaptation: dict[str, Any]) -> LoadedPolicy:
     algorithm = _adapted(algorithm_from_dict(header.get("algorithm"), str(where)), adaptation)
     spec = from_dict(Spec, header.get("spec"), str(where))
     origin = from_dict(Origin, header.get("origin"), str(where))
-    content = _weights(folder, str(header.get("sha256")))
     try:
         skeleton = _skeleton(algorithm, spec, header.get("prototypes", 0))
     except (DropError, ValueError, TypeError, OverflowError, ZeroDivisionError) as error:
         reason = " ".join(str(error).split())
         raise DropError(f"{where}: its sizes make no network ({reason}): {RESTORE}") from error
+    content = _weights(folder, str(header.get("sha256")), skeleton)
     arrays = arrays_from_bytes(content, skeleton, folder / WEIGHTS)
     scaling, support = jax.tree.map(np.asarray, (arrays["scaling"], arrays["support"]))
     return LoadedPolicy(arrays["policy"], algorithm, spec, scaling, origin, str(folder), support)
 
 
-def _weights(folder: Path, sha256: str) -> bytes:
+def _weights(folder: Path, sha256: str, skeleton: Any) -> bytes:
     """Of a policy whose saving was killed at the last moment, the header's weights still have their first name."""
     with suppress(DropError):
-        return read_bytes(folder / NEXT_WEIGHTS, sha256)
-    return read_bytes(folder / WEIGHTS, sha256)
+        return read_bytes(folder / NEXT_WEIGHTS, sha256, skeleton)
+    return read_bytes(folder / WEIGHTS, sha256, skeleton, "restore the file, or export it again")
 
 
 def _skeleton(algorithm: Algorithm, spec: Spec, n_prototypes: int) -> dict[str, Any]:
     """Shapes alone: whatever sizes the file asks for, nothing is allocated. Layers, though, are made one by one."""
-    depths = [np.max(getattr(algorithm, name)) for name in vars(algorithm) if "depth" in name]
-    if max(depths, default=0) > MOST_LAYERS:
-        raise ValueError(f"{max(depths)} layers")
+    for name, value in vars(algorithm).items():
+        if ("depth" in name or name == "score_models") and np.max(value) > MOST_LAYERS:
+            raise ValueError(f"{name} is {value}, and {MOST_LAYERS} is the most")
     policy = jax.eval_shape(lambda: algorithm.policy(algorithm.init(jax.random.key(0), spec)))
     o, a = (jax.ShapeDtypeStruct((size,), np.float32) for size in (spec.observation_size, spec.action_size))
     scaling: Any = Scaling
     support = support_shapes(spec.observation_size, n_prototypes) if n_prototypes else None  # older files have none
-    return {"policy": policy, "scaling": scaling(o, o, a, a), "support": support}
+    skeleton = {"policy": policy, "scaling": scaling(o, o, a, a), "support": support}
+    if n_bytes(skeleton) > MOST_BYTES:
+        raise ValueError(f"{n_bytes(skeleton):,} bytes of arrays")
+    return skeleton
 
 
 def _adapted(algorithm: Algorithm, changes: dict[str, Any]) -> Algorithm:

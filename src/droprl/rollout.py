@@ -153,6 +153,7 @@ def _play(
     while (playing >= 0).any():
         keys = _keys((seed + playing).astype(np.uint32), lengths[owner, playing]) if players.draw else None
         carry, actions = players.step(carry, observations, keys)
+        _refuse_nan(actions[playing >= 0])
         rewards, began_anew = np.zeros(len(envs)), np.zeros(len(envs), bool)
         seen, stepped_in = observations.copy(), _stepped_in(carry)
         for i in np.flatnonzero(playing >= 0):
@@ -177,6 +178,11 @@ def _play(
     counts = [None] * n if _stepped_in(fresh) is None else guarded.tolist()
     columns = zip(returns.tolist(), lengths.tolist(), terminated.tolist(), counts, strict=True)
     return [Rollout(*played) for played in columns]
+
+
+def _refuse_nan(actions: np.ndarray) -> None:
+    if not np.isfinite(actions).all():
+        raise DropError("an action was NaN or infinite: is what the task observes finite, and in the data's units?")
 
 
 def _stepped_in(carry: Carry) -> np.ndarray | None:
@@ -249,6 +255,7 @@ def play_episode(
         keys = _keys(np.array([seed], np.uint32), np.array([len(steps)])) if policy.draws else None
         carry, actions = policy.step(carry, observation[None], keys)
         action = actions[0]
+        _refuse_nan(action)
         if noise is not None:
             moved = action + scale * 0.5 * (high - low) * noise.standard_normal(action.shape)
             action = np.clip(moved, low, high).astype(np.float32)

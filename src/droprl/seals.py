@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from droprl.errors import DropError, reason
 
 FORMAT = 2  # of sealed files; format 1 had no seal
 RESTORE = "restore the file or train again"
+MOST_BYTES = 16 * 2**20  # of a JSON file: ours have some kilobytes, and a stranger's may not fill the memory
 _BLANK = "0" * 64  # stands where the seal will be while it is computed
 
 
@@ -46,9 +48,19 @@ def read_json(path: Path) -> Any:
 def _read(path: Path, remedy: str) -> tuple[bytes, Any]:
     """The bytes, and what they say."""
     try:
+        check_size(path, MOST_BYTES, remedy)
         raw = path.read_bytes()
         return raw, json.loads(raw.decode("utf-8"))
     except FileNotFoundError:
         raise DropError(f"{path}: not found: is this a run or policy folder?") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError, MemoryError) as error:  # a number of 5,000 digits is a ValueError too
         raise DropError(f"{path}: cannot be read ({reason(error)}): {remedy}") from error
+
+
+def check_size(path: Path, most: int, remedy: str) -> None:
+    """Refuse, before a byte is read, a file that is larger than it can be, and what is no file: a pipe has no end."""
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise DropError(f"{path}: cannot be read (it is no regular file): {remedy}")
+    if found.st_size > most:
+        raise DropError(f"{path}: is damaged ({found.st_size:,} bytes, and {most:,} at most belong there): {remedy}")

@@ -21,6 +21,7 @@ class Guarded(NamedTuple):
     """What the guard remembers of an episode, and what it did at the last action."""
 
     believed: Array  # the last observation that was believed
+    known: Array  # bool: there was one in this episode
     doubts: Array  # how many observations in a row were not
     held: Array  # bool: the action went by that one instead of its own
     replaced: Array  # bool: the z in use is the guard's choice
@@ -45,24 +46,30 @@ class Guard(NamedTuple):
     def start(self, n: int) -> Guarded:
         """Of n episodes that begin now."""
         believed = jnp.zeros((n, self.support.basis.shape[0]), self.support.basis.dtype)
-        return Guarded(believed, jnp.zeros(n, jnp.int32), jnp.zeros(n, bool), jnp.zeros(n, bool))
+        no = jnp.zeros(n, bool)
+        return Guarded(believed, known=no, doubts=jnp.zeros(n, jnp.int32), held=no, replaced=no)
 
-    def read(self, observation: Array, before: Guarded, begun: Array) -> Guarded:
-        """Whether to go by this observation, or by the last that was believed since the episode has `begun`.
+    def read(self, observation: Array, before: Guarded) -> Guarded:
+        """Whether to go by this observation, or by the last of the episode that was believed.
 
         At a reading like none of the data β and f mean nothing, and the state of a few steps ago was nearly this one.
         """
-        doubted = self.support.distance(observation) > self.state_limit
+        doubted = ~(self.support.distance(observation) <= self.state_limit)  # NaN is within no limit
         doubts = jnp.where(doubted, before.doubts + 1, 0)
         believed = jnp.where(doubted, before.believed, observation)
-        return Guarded(believed, doubts, doubted & begun & (doubts <= self.patience), before.replaced)
+        held = doubted & before.known & (doubts <= self.patience)
+        return Guarded(believed, before.known | ~doubted, doubts, held, before.replaced)
+
+    def settled(self, guarded: Guarded) -> Array:
+        """Whether a z inferred now may be kept: at a reading that is believed, or that no patience is left for."""
+        return (guarded.doubts == 0) | (guarded.doubts > self.patience)
 
     def checked(self, found: Inferred, score: Score, embeddings: Array) -> tuple[Inferred, Array]:
         """The z that was found, or where it belongs to no sub-task the z_n it started from; and whether that is so.
 
         To a z far out the nearest z_n is nearest by chance; that of the start was chosen by f, where f was trained.
         """
-        too_far = nearest_distance(found.z, embeddings) > self.embedding_limit
+        too_far = ~(nearest_distance(found.z, embeddings) <= self.embedding_limit)
         start = embeddings[found.start]
         safe = Inferred(start, score(start), found.start)
         return jax.tree.map(lambda a, b: jnp.where(too_far, a, b), safe, found), too_far

@@ -94,16 +94,23 @@ class AdaptivePolicy(eqx.Module):
         return Episode(jnp.zeros(n, jnp.int32), inferred, None if self.guard is None else self.guard.start(n))
 
     def act(self, carry: Episode, observations: Array, key: Array | None) -> tuple[Episode, Array]:
-        step = carry.step + 1
-        if self.guard is not None:
-            assert carry.guarded is not None, "the memory of a guarded policy is what its start() makes"
-            guarded = jax.vmap(self.guard.read)(observations, carry.guarded, carry.step > 0)
-            observations = guarded.gone_by(observations)
-            # The clock starts with the first observation that is believed: what is inferred before it is not kept.
-            carry, step = carry._replace(guarded=guarded), jnp.where((carry.step == 0) & (guarded.doubts > 0), 0, step)
-        after = self._inferred(carry, observations)
-        actions = _actions(self.behavior_policy, observations, after.inferred.z, key, self.draws)
-        return after._replace(step=step), actions
+        if self.guard is None:
+            after = self._inferred(carry, observations)._replace(step=carry.step + 1)
+        else:
+            after, observations = self._guarded(self.guard, carry, observations)
+        return after, _actions(self.behavior_policy, observations, after.inferred.z, key, self.draws)
+
+    def _guarded(self, guard: Guard, carry: Episode, observations: Array) -> tuple[Episode, Array]:
+        """The episodes after a step, and the observations that its actions go by."""
+        assert carry.guarded is not None, "the memory of a guarded policy is what its start() makes"
+        guarded = jax.vmap(guard.read)(observations, carry.guarded)
+        observations = guarded.gone_by(observations)
+        finite = jnp.all(jnp.isfinite(observations), axis=-1)
+        before = carry._replace(guarded=guarded)
+        # Nothing is inferred from what is no number, and the clock waits for a state at which z may be kept.
+        after = _where(finite, self._inferred(before, observations), before)
+        waits = (carry.step == 0) & ~(finite & guard.settled(guarded))
+        return after._replace(step=jnp.where(waits, 0, carry.step + 1)), observations
 
     @property
     def draws(self) -> bool:
@@ -118,9 +125,7 @@ class AdaptivePolicy(eqx.Module):
         due = carry.step % self.adaptation.reinference_interval == 0 if adapts else carry.step == 0
         # The whole batch skips the search when no episode is due, which is what makes DROP(m) cheap.
         found = jax.lax.cond(jnp.any(due), lambda: infer_all(observations, carry), lambda: carry)
-        return jax.tree.map(
-            lambda new, old: jnp.where(due.reshape(due.shape + (1,) * (new.ndim - 1)), new, old), found, carry
-        )
+        return _where(due, found, carry)
 
     def _infer_after(self, observation: Array, episode: Episode) -> Episode:
         """The episode with a new embedding."""
@@ -144,6 +149,11 @@ class AdaptivePolicy(eqx.Module):
             return score_of_behavior(self.score_model, self.behavior_policy, observation, encoded, z)
 
         return score
+
+
+def _where(which: Array, new: Carry, old: Carry) -> Carry:
+    """The memory of each episode: the new one where it is marked."""
+    return jax.tree.map(lambda a, b: jnp.where(which.reshape(which.shape + (1,) * (a.ndim - 1)), a, b), new, old)
 
 
 def _actions(behavior_policy: BehaviorPolicy, observations: Array, z: Array, key: Array | None, draws: bool) -> Array:

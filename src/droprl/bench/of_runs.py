@@ -21,8 +21,9 @@ from droprl.report.build import CURVES, DIAGNOSTIC_CURVES, metric_chart, scores_
 from droprl.report.contents import Chart, EmbeddingWalk, SubTaskReturns
 from droprl.report.suite_contents import Cost, Entry, Predictions
 from droprl.report.svg import nullable
-from droprl.seals import read_json
+from droprl.seals import read_json, read_sealed
 from droprl.train import Run
+from droprl.train.run import MEND
 from droprl.train.storage import write_bytes
 
 
@@ -118,7 +119,7 @@ def _play_episode(bench: Bench) -> EpisodeOfRun | None:
 
 def predictions_of(run: Run, walk: EmbeddingWalk) -> Predictions | None:
     discount = getattr(run.config.algorithm, "discount", None)
-    scale = read_json(run.path / "data.json").get("reward_scale")
+    scale = read_sealed(run.path / "data.json", MEND).get("reward_scale")
     if not discount or not scale or not walk.rewards:
         return None
     backwards = accumulate(reversed(walk.rewards), lambda later, now: now + discount * later)

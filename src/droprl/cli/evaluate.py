@@ -12,8 +12,11 @@ from rich.table import Table
 
 from droprl.adapt import InferenceRule
 from droprl.cli.options import Folder, parse, print_json, use_compilation_cache
+from droprl.errors import DropError
 from droprl.evaluation import Evaluation
 from droprl.evaluation import evaluate as evaluate_run
+
+Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]  # its absence says nothing: the policy's own setting stands
 
 
 @dataclass(frozen=True)
@@ -42,16 +45,20 @@ class AdaptationOptions:
     """Let grad-ada also ascend from the last state's z*."""
     reinference_interval: int | None = None
     """m of DROP(m): infer z anew every m steps."""
-    guard: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    guard: Flag = False
     """Go by the last believable observation where one is a fault, and by a sub-task's own z where ascent left it."""
+    no_guard: Flag = False
+    """Play or export without the guard that a policy was saved with."""
     guard_margin: float | None = None
     """With --guard: a fault lies so many times as far from the data as 99.9 % of the data's own states."""
     guard_patience: int | None = None
     """With --guard: go by an earlier observation for so many steps in a row at most."""
 
     def chosen(self) -> dict[str, Any]:
-        given = vars(self) | {"guard": self.guard or None}
-        return {name: value for name, value in given.items() if value is not None}
+        if self.guard and self.no_guard:
+            raise DropError("--guard and --no-guard were both given: leave one out")
+        given = vars(self) | {"guard": True if self.guard else False if self.no_guard else None}
+        return {name: value for name, value in given.items() if value is not None and name != "no_guard"}
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -31,14 +32,22 @@ def export(words: list[str]) -> None:
     if options.out is None and options.onnx is None:
         raise DropError("nothing to write: give --out FOLDER, --onnx FILE, or both")
     policy = load_policy(options.run, seed=options.seed, **options.adaptation.chosen())
-    if options.out is not None:
-        path = policy.save(options.out)
-        print(f"{path}: use it with droprl.load_policy({str(path)!r}).act(observation)")
-    if options.onnx is not None:
-        from droprl.deploy import export_onnx
+    with ExitStack() as held:
+        translated = None
+        if options.onnx is not None:
+            from droprl.deploy.onnx_file import translate_policy
 
-        made = export_onnx(policy, options.onnx)
-        print(
-            f"{made.path}: {made.size / 1e6:.1f} MB, {', '.join(made.inputs)} → {', '.join(made.outputs)}; "
-            f"its actions differ from the policy's by {made.largest_difference:.1g} at most"
-        )
+            translated = translate_policy(
+                policy, options.onnx
+            )  # what it refuses it refuses before the folder is written
+            held.enter_context(translated.held())
+        if options.out is not None:
+            path = policy.save(options.out)
+            print(f"{path}: use it with droprl.load_policy({str(path)!r}).act(observation)")
+        if translated is not None:
+            made = translated.write()
+            print(
+                f"{made.path}: {made.size / 1e6:.1f} MB, {', '.join(made.inputs)} → {', '.join(made.outputs)}; "
+                f"its actions differ from the policy's by {made.largest_difference:.1g} half-ranges at most"
+            )
+            print(f"sha256 {made.sha256}")

@@ -6,6 +6,8 @@ The file is compared with the policy before it gets its name.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,16 +16,16 @@ import jax
 import numpy as np
 from jax.export import symbolic_shape
 
-from droprl.adapt import tell_rewards
-from droprl.deploy.program import NEXT, Program, program_of
+from droprl.deploy.agreement import Agreement, Answer, agreement
+from droprl.deploy.program import Program, program_of
 from droprl.errors import DropError
 from droprl.policy import LoadedPolicy
+from droprl.seals import digest
+from droprl.train.run import locked
 from droprl.train.storage import write_bytes
 from droprl.version import __version__
 
-TOLERANCE = 1e-4  # of an action, in parts of half its range, or of 1 where that is more
-TRIED = 64, 3  # episodes and steps of the comparison
-MOST_APART = 0.01  # the share that may differ by more: where two scores are equal but for rounding, either z is right
+EPISODES, STEPS, MOST_STEPS = 64, 3, 12  # of the comparison
 
 
 @dataclass(frozen=True)
@@ -34,19 +36,45 @@ class Exported:
     size: int
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    largest_difference: float
+    largest_difference: float  # in half-ranges
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Translated:
+    """A policy's file that has been compared, and is not yet on the disk."""
+
+    file: Path
+    content: bytes
+    program: Program
+    found: Agreement
+
+    def held(self) -> AbstractContextManager[None]:
+        """The right to write it: of two processes that export to one place the second is refused."""
+        return locked(self.file.parent, f".{self.file.name}.lock", f"exporting {self.file.name}", passing=True)
+
+    def write(self) -> Exported:
+        """Whole or not at all; to be called while it is `held`."""
+        write_bytes(self.file, self.content)
+        names, size = (tuple(self.program.inputs), self.program.outputs), len(self.content)
+        return Exported(self.file, size, *names, self.found.largest, digest(self.content))
 
 
 def export_onnx(policy: LoadedPolicy, path: str | Path) -> Exported:
-    """Write the file, whole or not at all."""
+    """Write the file, if it acts as the policy does."""
+    translated = translate_policy(policy, path)
+    with translated.held():
+        return translated.write()
+
+
+def translate_policy(policy: LoadedPolicy, path: str | Path) -> Translated:
+    """All that can be refused is refused here, before anything is written."""
     file = Path(path)
     if file.is_dir():
         raise DropError(f"{file}: is a folder: give the name of a file")
     program = program_of(policy)
     content = to_onnx(program, metadata(policy, program))
-    difference = _compared(policy, program, content)
-    write_bytes(file, content)
-    return Exported(file, len(content), tuple(program.inputs), program.outputs, difference)
+    return Translated(file, content, program, _compared(policy, program, content))
 
 
 def to_onnx(program: Program, facts: dict[str, str]) -> bytes:
@@ -91,41 +119,46 @@ def metadata(policy: LoadedPolicy, program: Program) -> dict[str, str]:
 
 def _row(first: np.ndarray) -> dict[str, Any]:
     """Of an input that is memory: its shape after the batch, its type, and what number a new episode fills it with."""
-    return {"shape": first.shape, "type": str(first.dtype), "start": first.ravel()[0].item()}
+    if first.size and np.any(first != first.flat[0]):
+        raise DropError("an episode's memory does not begin with one number throughout: it cannot be exported")
+    return {"shape": first.shape, "type": str(first.dtype), "start": first.flat[0].item() if first.size else 0}
 
 
 # --- does it act as the policy does? ---
 
 
-def _compared(policy: LoadedPolicy, program: Program, content: bytes) -> float:
-    """The largest difference of an action, over made-up states that look like the data's."""
+def _compared(policy: LoadedPolicy, program: Program, content: bytes) -> Agreement:
     try:
         import onnxruntime
     except ImportError as error:
         raise _not_installed(error) from error
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
-    n, steps = TRIED
-    rng, scaling = np.random.default_rng(0), policy.scaling
-    carry = policy.start(n)
-    memory = {name: np.repeat(program.inputs[name][None], n, axis=0) for name in program.memory}
-    half = np.maximum(0.5 * (np.asarray(scaling.action_high) - np.asarray(scaling.action_low)), 1.0)
-    apart = []
-    for step in range(steps):
-        noise = rng.normal(size=(n, policy.spec.observation_size))
-        states = (np.asarray(scaling.observation_mean) + noise * np.asarray(scaling.observation_std)).astype(np.float32)
-        rewards = rng.normal(size=n).astype(np.float32) * (step > 0)
-        carry, actions = policy.step(tell_rewards(carry, rewards), states, jax.random.key(0))
-        given = {"observations": states, **memory} | ({"reward": rewards} if "reward" in program.inputs else {})
-        answer = dict(zip(program.outputs, session.run(program.outputs, given), strict=True))
-        memory = {name: answer[f"{NEXT}{name}"] for name in program.memory}
-        apart.append(np.max(np.abs(answer["actions"] - actions) / half, axis=1))
-    difference = np.concatenate(apart)
-    if np.mean(~(difference <= TOLERANCE)) > MOST_APART:
+
+    def file(given: Answer) -> Answer:
+        return dict(zip(program.outputs, session.run(program.outputs, given), strict=True))
+
+    found = agreement(policy, program, file, _made_up(policy), _interval(policy))
+    if found.wrong:
         raise DropError(
-            f"the ONNX file would not act as the policy does (differences up to {np.max(difference):.2g}), and was not "
-            "written: please report this, with the run's config.json"
+            f"the ONNX file would not act as the policy does ({found.wrong}), and was not written: please report this, "
+            "with the run's config.json"
         )
-    return float(np.max(difference))
+    return found
+
+
+def _made_up(policy: LoadedPolicy) -> Iterator[np.ndarray]:
+    """States that look like the data's, for so many steps that z is inferred a second time."""
+    rng, scaling, shape = np.random.default_rng(0), policy.scaling, (EPISODES, policy.spec.observation_size)
+    for _ in range(min(max(STEPS, _interval(policy) + 1), MOST_STEPS)):
+        noise = rng.normal(size=shape) * np.asarray(scaling.observation_std)
+        yield (np.asarray(scaling.observation_mean) + noise).astype(np.float32)
+
+
+def _interval(policy: LoadedPolicy) -> int:
+    """m, where z is inferred anew at all."""
+    adaptation = policy.algorithm.adaptation
+    again = adaptation is not None and adaptation.rule in ("best-ada", "grad-ada")
+    return adaptation.reinference_interval if again and adaptation is not None else 1
 
 
 def _not_installed(error: ImportError) -> DropError:

@@ -49,8 +49,10 @@ def _slice(graph: Graph, equation: Any, x: Tensor) -> Tensor:
 
 
 def _cut(graph: Graph, x: Tensor, axis: int, start: int, stop: Any) -> Tensor:
-    if not is_number(stop) or (start == 0 and stop == x.shape[axis]):  # the batch is never cut
+    if start == 0 and (stop == x.shape[axis] if is_number(stop) else not is_number(x.shape[axis])):
         return x
+    if not is_number(stop):
+        raise DropError("the policy takes a part of its batch: it cannot be exported")
     shape = (*x.shape[:axis], stop - start, *x.shape[axis + 1 :])
     if x.held[axis] != x.shape[axis]:
         return x.repeated_to(shape)  # a part of a repetition is a shorter one
@@ -188,6 +190,10 @@ def _matrix_product(
     """Of any number of rows with one matrix: the axes (x_free, free)."""
     x = graph.transposed(graph.expanded(x, x_summed), (*x_free, *x_summed))
     weights = graph.transposed(graph.expanded(weights), (*summed, *free))
+    if not free:  # onnxruntime 1.31 fuses a transpose with the product by a vector to something else
+        column = graph.reshaped(weights, (*weights.shape, 1))
+        product = _matrix_product(graph, x, range(len(x_free)), [len(x_free)], column, [1], [0])
+        return _without(graph, product, [len(x_free)], x.shape[:-1])
     shape, held = ((*dims[:-1], *weights.shape[1:]) for dims in (x.shape, x.held))
     if x.constant is not None and weights.constant is not None:
         return graph.constant(x.constant @ weights.constant, shape)

@@ -80,7 +80,7 @@ def _adaptive(policy: AdaptivePolicy, scaling: Scaling, observation: np.ndarray)
     due. After a warm start the next ascent also asks which sub-task's embedding z came from: `start`."""
     adaptation = policy.adaptation
     if policy.guard is not None:
-        raise DropError("the guard is not part of an ONNX file: export the policy without it, or save it with --out")
+        raise DropError("the guard is not part of an ONNX file: export it with --no-guard, or save it with --out alone")
     anew, ascends = (adaptation.rule in rules for rules in (("best-ada", "grad-ada"), ("grad", "grad-ada")))
     if adaptation.tolerance > 0 and ascends:
         raise DropError(

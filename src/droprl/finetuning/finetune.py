@@ -29,15 +29,16 @@ from droprl.finetuning.result import FineTuning, TunedSeed, from_json
 from droprl.finetuning.search import Candidate, Chosen, candidates, search, spread
 from droprl.policy import LoadedPolicy, Origin, policy_of_run
 from droprl.rollout import Environment, EnvMaker, Trajectory, check_fit, longest_episode, play_episode
-from droprl.seals import read_json
+from droprl.seals import read_sealed, sealed
 from droprl.train.checkpoints import KEEP
 from droprl.train.config import differences
 from droprl.train.fit import Interrupted
 from droprl.train.progress import TrainProgress
 from droprl.train.run import Run, locked
-from droprl.train.storage import remove_partial, write_json
+from droprl.train.storage import remove_partial, write_bytes
 
 Level = Literal["checkpoint", "embedding", "policy"]
+TUNE_AGAIN = "remove it and run the same `drop finetune` command again"
 
 
 @dataclass(frozen=True)
@@ -169,7 +170,7 @@ class _Tuning:
         adaptation = self._algorithm.adaptation
         where = self.run.path / "finetune" / "embedding" / "result.json"
         if self.settings.level == "policy" and "ascent_steps" not in self._adaptation and where.exists():
-            found = from_json(read_json(where), where)
+            found = from_json(read_sealed(where, TUNE_AGAIN), where)
             if found.adaptation == _inference(self._algorithm):
                 return Candidate(found.seeds[place].step, found.seeds[place].ascent_steps)
         return Candidate(self._last.origin.step, None if adaptation is None else adaptation.ascent_steps)
@@ -188,9 +189,10 @@ class _Tuning:
             "checkpoints": checkpoints,
         }
         if not where.exists():
-            write_json(where, wanted)
+            write_bytes(where, sealed(wanted))
             return
-        odd = differences(read_json(where), json.loads(json.dumps(wanted)))
+        found = read_sealed(where, f"restore it, or remove the folder {self.folder} to begin anew")
+        odd = differences(found, json.loads(json.dumps(wanted)))
         if odd:
             raise DropError(
                 f"{self.folder}: holds another fine-tuning ({'; '.join(odd[:3])}): remove the folder to begin anew"
@@ -200,7 +202,7 @@ class _Tuning:
         where = self.folder / "result.json"
         if not where.exists():
             return None
-        found = from_json(read_json(where), where)
+        found = from_json(read_sealed(where, TUNE_AGAIN), where)
         return found if all(len(s.tuned.returns) == episodes for s in found.seeds) else None
 
     # --- the levels ---
@@ -313,7 +315,7 @@ class _Tuning:
             caveat=task.caveat if task is not None and origin.score_range is not None else None,
             seeds=results,
         )
-        write_json(self.folder / "result.json", outcome.to_json())
+        write_bytes(self.folder / "result.json", sealed(outcome.to_json()))
         return outcome
 
 

@@ -10,13 +10,15 @@ import json
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from droprl.errors import DropError
 from droprl.rollout import Trajectory
+from droprl.seals import digest
 from droprl.train.config import from_dict
-from droprl.train.storage import write_bytes
+from droprl.train.storage import read_lines, write_bytes
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,9 @@ class Ledger:
 
     def __init__(self, path: Path, budget: int, longest: int | None) -> None:
         self.budget, self._path, self._longest = budget, path, longest
-        self.played = _whole_lines(path)
+        # An episode that was left out would be paid for twice: a damaged line ends it all.
+        remedy = f"restore the file, or remove the folder {path.parent} to begin anew"
+        self.played = read_lines(path, _entry, remedy)
         # A line that a kill has torn goes, so that the next one does not continue it.
         write_bytes(path, "".join(_line(entry) for entry in self.played).encode())
 
@@ -79,21 +83,18 @@ class Ledger:
 
 
 def _line(entry: Played) -> str:
-    return json.dumps(asdict(entry)) + "\n"
+    content = asdict(entry)
+    return json.dumps(content | {"check": _check(content)}) + "\n"
 
 
-def _whole_lines(path: Path) -> list[Played]:
-    """The entries up to the first line that is not one."""
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise DropError(f"{path}: cannot be read ({error.strerror}): fix permissions, or remove it") from error
-    found = []
-    for line in lines:
-        try:
-            found.append(from_dict(Played, json.loads(line), str(path)))
-        except (ValueError, DropError):
-            break
-    return found
+def _check(content: dict[str, Any]) -> str:
+    return digest(json.dumps(content).encode())[:16]
+
+
+def _entry(line: str) -> Played:
+    """What `_line` made, if it is still that; of older ledgers' lines, which have no checksum, as it is."""
+    content = json.loads(line)
+    check = content.pop("check", None) if isinstance(content, dict) else None
+    if check is not None and check != _check(content):
+        raise ValueError("its checksum differs")
+    return from_dict(Played, content, "it")

@@ -127,7 +127,8 @@ class OnlineTrainer:
             terminated=np.empty((), bool),
             whole=np.empty((), bool),
         )
-        found = arrays_from_bytes(read_bytes(path, str(entry.sha256)), skeleton, path)
+        remedy = f"restore the file, or remove the folder {folder.parent} to begin anew"
+        found = arrays_from_bytes(read_bytes(path, str(entry.sha256), skeleton, remedy), skeleton, path)
         return Trajectory(*map(np.asarray, found))
 
 

@@ -22,7 +22,7 @@ class Checkpoint:
     sha256: str  # of its state file
 
     def load(self, skeleton: Any) -> Any:
-        content = read_bytes(self.path / STATE_FILE, self.sha256)
+        content = read_bytes(self.path / STATE_FILE, self.sha256, skeleton, _remedy(self.path))
         return arrays_from_bytes(content, skeleton, self.path / STATE_FILE)
 
 
@@ -44,15 +44,20 @@ def list_checkpoints(folder: Path) -> list[Checkpoint]:
         if path.name.startswith(TEMPORARY) or not path.is_dir():
             continue
         try:
-            header = read_sealed(path / HEADER_FILE)
+            header = read_sealed(path / HEADER_FILE, _remedy(path))
             found.append(Checkpoint(int(header["step"]), path, bool(header["scheduled"]), str(header["sha256"])))
         except (DropError, KeyError, TypeError, ValueError) as error:
             if not path.exists():  # another process has just trained past it
                 continue
-            if isinstance(error, DropError):
+            if isinstance(error, DropError) and (path / HEADER_FILE).exists():
                 raise
-            raise DropError(f"{path / HEADER_FILE}: is damaged: remove the folder {path}") from None
+            raise DropError(f"{path / HEADER_FILE}: is missing or damaged: {_remedy(path)}") from None
     return sorted(found, key=lambda checkpoint: checkpoint.step)
+
+
+def _remedy(path: Path) -> str:
+    """Nothing else is lost with a checkpoint: what came after one that is gone is trained again, to the same bytes."""
+    return f"restore the file, or remove the folder {path} and run the same command again"
 
 
 def _prune(folder: Path) -> None:

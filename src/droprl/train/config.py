@@ -93,7 +93,7 @@ def from_dict(kind: type[T], content: Any, where: str, remedy: str = RESTORE) ->
             raise DropError(f"{where}: {kind.__name__} has no field {name!r}: was it written by a newer version?")
     try:
         return kind(**{name: _value(hints[name], value, name, where, remedy) for name, value in content.items()})
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:  # a whole number may be too large for a float
         raise DropError(f"{where}: {error}: {remedy}") from error
 
 

@@ -75,7 +75,7 @@ def fit(
     path = Path(out) if out is not None else default_out(dataset, resolved)
     with locked(path):
         run = open_run(path, config, prepared, dataset.returns)
-        if not (run.path / "support.json").exists():  # new, or from before it was kept
+        if not run.readable(run.support):  # new, damaged, or from before it was kept
             run.keep_support(fit_support(dataset, prepared.scaling))
         remove_partial(run.checkpoint_folder)
         if not run.finished:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import fcntl
 import json
 import math
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,12 +23,14 @@ from droprl.data.scaling import Scaling
 from droprl.data.support import Support, support_shapes
 from droprl.data.transitions import Prepared, Spec
 from droprl.errors import DropError
-from droprl.seals import RESTORE, digest, read_sealed, sealed
+from droprl.seals import digest, read_sealed, sealed
 from droprl.train.checkpoints import Checkpoint, list_checkpoints
 from droprl.train.config import RunConfig, differences, from_dict, run_config_from_dict, run_config_to_dict
 from droprl.train.loop import init_seed
-from droprl.train.storage import arrays_from_bytes, arrays_to_bytes, read_bytes, write_bytes
+from droprl.train.storage import arrays_from_bytes, arrays_to_bytes, read_bytes, read_lines, write_bytes
 from droprl.version import __version__
+
+MEND = "run the same `drop train` command again, which makes it anew, or restore the file"
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ class Run:
         where = self.path / "config.json"
         if not where.exists():
             raise DropError(f"{self.path}: is not a run (no config.json): give the folder that `drop train --out` made")
-        content = read_sealed(where)
+        content = read_sealed(where, f"restore it, or remove the folder {self.path} and train again")
         self.config: RunConfig = run_config_from_dict(content.get("run"), str(where))
 
     def __repr__(self) -> str:
@@ -73,9 +76,9 @@ class Run:
     # --- what the run knows of its data ---
 
     def _data(self, part: str) -> Any:
-        content = read_sealed(self.path / "data.json")
+        content = read_sealed(self.path / "data.json", MEND)
         if not isinstance(content.get(part), dict):
-            raise DropError(f"{self.path / 'data.json'}: has no {part}: {RESTORE}")
+            raise DropError(f"{self.path / 'data.json'}: has no {part}: {MEND}")
         return content[part]
 
     def spec(self) -> Spec:
@@ -89,7 +92,7 @@ class Run:
             arrays = []
         shapes = [(spec.observation_size,)] * 2 + [(spec.action_size,)] * 2
         if [array.shape for array in arrays] != shapes or not np.isfinite(np.concatenate(arrays)).all():
-            raise DropError(f"{self.path / 'data.json'}: its scaling is damaged: {RESTORE}")
+            raise DropError(f"{self.path / 'data.json'}: its scaling is damaged: {MEND}")
         return Scaling(*arrays)
 
     def support(self) -> Support | None:
@@ -97,13 +100,13 @@ class Run:
         where = self.path / "support.json"
         if not where.exists():
             return None
-        header = read_sealed(where, remedy := "remove it and run the same `drop train` command again")
+        header = read_sealed(where, remedy := MEND)
         n = header.get("prototypes")
         if not isinstance(n, int) or n < 1:
             raise DropError(f"{where}: says of no prototypes: {remedy}")
         file = where.with_suffix(".safetensors")
-        content = read_bytes(file, str(header.get("sha256")))
-        arrays = arrays_from_bytes(content, support_shapes(self.spec().observation_size, n), file)
+        skeleton = support_shapes(self.spec().observation_size, n)
+        arrays = arrays_from_bytes(read_bytes(file, str(header.get("sha256")), skeleton, remedy), skeleton, file)
         return Support(*(np.asarray(array) for array in arrays))
 
     def keep_support(self, support: Support) -> None:
@@ -112,14 +115,22 @@ class Run:
         header = {"prototypes": len(support.prototypes), "sha256": digest(content)}
         write_bytes(self.path / "support.json", sealed(header))
 
+    @staticmethod
+    def readable(part: Callable[[], Any]) -> bool:
+        """Whether a part of what the run knows of its data is there and whole; where it is not it can be made again."""
+        try:
+            return part() is not None
+        except DropError:
+            return False
+
     def sub_tasks(self) -> SubTaskSummary:
         return from_dict(SubTaskSummary, self._data("sub_tasks"), str(self.path / "data.json"))
 
     # --- what training left ---
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The log, one entry a line; a line that was torn by a kill ends it."""
-        return list(_whole_lines(self.path / "metrics.jsonl"))
+        """The log, one entry a line; a last line that a kill has torn does not count."""
+        return _logged(self.path / "metrics.jsonl")
 
     def checkpoint(self, step: int | None = None) -> Checkpoint:
         """The checkpoint at this update; None is the last one."""
@@ -162,7 +173,16 @@ def open_run(path: Path, config: RunConfig, prepared: Prepared, returns: np.ndar
         if odd:
             shown = "; ".join(odd[:3]) + (f"; and {len(odd) - 3} more" if len(odd) > 3 else "")
             raise DropError(f"{path}: holds another run ({shown}): use another --out, or remove the folder")
+        if not (run.readable(run.spec) and run.readable(run.scaling) and run.readable(run.sub_tasks)):
+            _write_data(path, prepared, returns)  # by the fingerprint it is the same data
         return run
+    _write_data(path, prepared, returns)
+    # config.json comes last: its presence says that the directory is whole.
+    write_bytes(path / "config.json", sealed({"droprl": __version__, "run": wanted}))
+    return Run(path)
+
+
+def _write_data(path: Path, prepared: Prepared, returns: np.ndarray) -> None:
     parts = [returns[members] for members in prepared.sub_tasks]
     summary = SubTaskSummary(
         mean=[float(np.mean(p)) for p in parts],
@@ -173,15 +193,12 @@ def open_run(path: Path, config: RunConfig, prepared: Prepared, returns: np.ndar
     scaling = {name: np.asarray(v).tolist() for name, v in prepared.scaling._asdict().items()}
     data = {"spec": asdict(prepared.spec), "scaling": scaling, "reward_scale": prepared.reward_scale}
     write_bytes(path / "data.json", sealed(data | {"sub_tasks": asdict(summary)}))
-    # config.json comes last: its presence says that the directory is whole.
-    write_bytes(path / "config.json", sealed({"droprl": __version__, "run": wanted}))
-    return Run(path)
 
 
 @contextmanager
-def locked(path: Path, file_name: str = ".lock", work: str = "training") -> Iterator[None]:
+def locked(path: Path, file_name: str = ".lock", work: str = "training", passing: bool = False) -> Iterator[None]:
     """Make and hold the run directory, or with another `file_name` one part of it. The lock ends with the process,
-    however it ends."""
+    however it ends; a `passing` one leaves no file behind."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -197,11 +214,17 @@ def locked(path: Path, file_name: str = ".lock", work: str = "training") -> Iter
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            if not os.path.samestat(os.fstat(file.fileno()), os.stat(path / file_name)):
+                raise BlockingIOError  # its last holder has just taken it away, and another may have come
+        except (BlockingIOError, FileNotFoundError):
             raise DropError(f"{path}: another process is {work} here: wait for it, or work in another folder") from None
         except OSError as error:
             raise DropError(f"{path}: cannot be locked ({error.strerror}): use a local folder as --out") from error
-        yield
+        try:
+            yield
+        finally:
+            if passing:
+                (path / file_name).unlink(missing_ok=True)
 
 
 class MetricsLog:
@@ -209,7 +232,7 @@ class MetricsLog:
 
     def __init__(self, path: Path, resume_at: int) -> None:
         self._path = path
-        kept = [entry for entry in _whole_lines(path) if entry["step"] <= resume_at]
+        kept = [entry for entry in _logged(path) if entry["step"] <= resume_at]
         write_bytes(path, "".join(json.dumps(entry) + "\n" for entry in kept).encode())
 
     def write(self, entry: dict[str, Any]) -> None:
@@ -223,24 +246,20 @@ class MetricsLog:
             ) from error
 
 
-def _whole_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The entries up to the first line that is not one, each with a step beyond those before it."""
+def _logged(path: Path) -> list[dict[str, Any]]:
+    """The entries of the log, each with a step beyond those before it."""
     last = -1
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise DropError(f"{path}: cannot be read ({error.strerror}): fix permissions, or remove it") from error
-    for line in lines:
-        try:
-            entry = json.loads(line)
-            step = int(entry["step"])
-        except (ValueError, KeyError, TypeError):
-            return
-        if step > last:
-            yield entry
-            last = step
+
+    def entry(line: str) -> dict[str, Any]:
+        nonlocal last
+        found = json.loads(line)
+        step = found.get("step") if isinstance(found, dict) else None
+        if not isinstance(step, int) or step <= last:
+            raise ValueError(f"its step is {step}, after {last}")
+        last = step
+        return dict(found)
+
+    return read_lines(path, entry, "restore the file, or remove that line, which then is missing from the log")
 
 
 def _jsonable(value: Any) -> Any:

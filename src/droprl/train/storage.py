@@ -7,11 +7,13 @@ the checksum in the JSON beside them, that JSON by its own seal (`seals`).
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -21,9 +23,11 @@ from safetensors.numpy import load as load_safetensors
 from safetensors.numpy import save as save_safetensors
 
 from droprl.errors import DropError, reason
-from droprl.seals import digest
+from droprl.seals import RESTORE, check_size, digest
 
 PyTree = Any
+T = TypeVar("T")
+HEADER_BYTES = 2**10  # of a safetensors file, for each array: its name, type, shape and place
 TEMPORARY = ".partial-"  # what begins so was being written when the process ended
 
 
@@ -101,7 +105,7 @@ def arrays_from_bytes(content: bytes, skeleton: PyTree, where: Path) -> PyTree:
     """The tree that `arrays_to_bytes` saved; every name, shape and dtype must be the skeleton's."""
     try:
         found = load_safetensors(content)
-    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+    except (SafetensorError, ValueError, KeyError, TypeError, MemoryError) as error:
         raise DropError(f"{where}: is not a whole safetensors file ({reason(error)}): restore or remove it") from error
     paths, structure = jax.tree_util.tree_flatten_with_path(skeleton)
     names = {jax.tree_util.keystr(path): leaf for path, leaf in paths}
@@ -117,15 +121,43 @@ def arrays_from_bytes(content: bytes, skeleton: PyTree, where: Path) -> PyTree:
     return jax.tree_util.tree_unflatten(structure, [jnp.asarray(found[name]) for name in names])
 
 
-def read_bytes(path: Path, sha256: str) -> bytes:
-    """The file's content, if it is still what was written."""
+def n_bytes(skeleton: PyTree) -> int:
+    return sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in jax.tree.leaves(skeleton))
+
+
+def read_bytes(path: Path, sha256: str, skeleton: PyTree, remedy: str = RESTORE) -> bytes:
+    """The file's content, if it is still what was written; nothing is read of one too large for the skeleton."""
     try:
+        check_size(path, n_bytes(skeleton) + HEADER_BYTES * (1 + len(jax.tree.leaves(skeleton))), remedy)
         content = path.read_bytes()
-    except OSError as error:
-        raise DropError(f"{path}: cannot be read ({reason(error)}): restore the file or remove its folder") from error
+    except (OSError, MemoryError) as error:
+        raise DropError(f"{path}: cannot be read ({reason(error)}): {remedy}") from error
     if digest(content) != sha256:
-        raise DropError(f"{path}: is damaged (its checksum differs): restore the file or remove its folder")
+        raise DropError(f"{path}: is damaged (its checksum differs): {remedy}")
     return content
+
+
+def read_lines(path: Path, parse: Callable[[str], T], remedy: str) -> list[T]:
+    """The entries of a file that grows by lines, written one at a time: only the last can have been torn by a kill.
+
+    Whatever else is no entry was damaged. It is named, as leaving it out would rewrite what was noted; `parse` says
+    by a ValueError or DropError what is wrong with it.
+    """
+    try:
+        *whole, rest = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise DropError(f"{path}: cannot be read ({reason(error)}): fix permissions, or remove it") from error
+    found = []
+    for number, line in enumerate(whole, start=1):
+        try:
+            found.append(parse(line))
+        except (ValueError, DropError) as error:
+            raise DropError(f"{path}: line {number} is damaged ({reason(error)}): {remedy}") from error
+    with suppress(ValueError, DropError):
+        found += [parse(rest)] if rest else []
+    return found
 
 
 def _sync_folder(path: Path) -> None:

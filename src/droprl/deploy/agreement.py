@@ -1,0 +1,121 @@
+"""Whether a file acts as the policy that it was made from: played side by side, each with its own memory.
+
+Where two embeddings score the same but for rounding, either z is right. So of the file's own z it is asked whether the
+policy's score model holds it for as good, and its action and score must be those of the policy at that z.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from droprl.adapt import AdaptivePolicy, FixedPolicy, tell_rewards
+from droprl.deploy.program import NEXT, Program
+from droprl.policy import LoadedPolicy
+
+TOLERANCE = 1e-4  # of an action in half-ranges, of a z, and of a score: sums are made in another order
+SAME_SCORE = 1e-5  # scores are in standard deviations of returns: this far apart they are equal but for rounding
+NEAR_SCORE = 1e-3  # as far may be apart what a rounding at a kink of the networks makes of a step of ascent,
+MOST_APART = 0.01  # in so few of all states
+
+Answer = dict[str, np.ndarray]
+File = Callable[[Answer], Answer]  # its inputs to its outputs, by name
+
+
+class Agreement(NamedTuple):
+    """What the comparison came to; `wrong` says why the file is not the policy's, and is empty where it is."""
+
+    wrong: str
+    largest: float  # difference of an action, in half-ranges
+    ties: int  # states at which file and policy chose differently among equals
+    largest_gap: float  # of the scores where they did
+
+
+def agreement(
+    policy: LoadedPolicy, program: Program, file: File, states: Iterable[np.ndarray], interval: int = 1
+) -> Agreement:
+    """Over one batch of states a step, of episodes that begin with the first.
+
+    The last step is one at which z is inferred again: where m steps are more than there are states, the clocks of both
+    are moved on to it.
+    """
+    states = list(states)
+    rng, carry, memory = np.random.default_rng(0), None, {}
+    actions, others, gaps, wrong, n, alive = [], [], [0.0], "", 0, np.ones(0, bool)
+    for step, seen in enumerate(states):
+        if carry is None:
+            carry, alive = policy.start(len(seen)), np.ones(len(seen), bool)
+            memory = {name: np.repeat(program.inputs[name][None], len(seen), axis=0) for name in program.memory}
+        if 0 < step == len(states) - 1 < interval and "step" in memory:
+            carry = carry._replace(step=jnp.full(len(seen), interval, carry.step.dtype))
+            memory["step"] = np.full_like(memory["step"], interval)
+        rewards = rng.normal(size=len(seen)).astype(np.float32) * (step > 0)
+        carry, acted = policy.step(tell_rewards(carry, rewards), seen, jax.random.key(0))
+        given = {"observations": seen, **memory} | ({"reward": rewards} if "reward" in program.inputs else {})
+        answer = file(given)
+        memory = {name: answer[f"{NEXT}{name}"] for name in program.memory}
+        if isinstance(policy.policy, AdaptivePolicy):
+            judged = _judged(policy, seen, answer["embedding"], np.asarray(carry.inferred.z))
+            acted = judged.actions
+            off = np.abs(answer["score"] - judged.scores) / np.maximum(np.abs(judged.scores), 1)
+            wrong = wrong or _beyond("scores", off[alive])
+            others.append(alive & judged.other & ~(judged.gap <= SAME_SCORE))
+            gaps += [float(gap) for gap in judged.gap[alive & judged.other]]
+            alive = alive & ~judged.other if memory else alive  # from here on these remember something else
+        elif isinstance(policy.policy, FixedPolicy) and "embedding" in answer:
+            wrong = wrong or _beyond("embeddings", np.abs(answer["embedding"] - np.asarray(policy.policy.z)))
+        actions.append(_parts(policy, answer["actions"] - acted)[alive])
+        n += len(seen)
+    apart = int(sum(map(np.sum, others)))
+    if not wrong and (apart > MOST_APART * n or not max(gaps) <= NEAR_SCORE):
+        wrong = f"embeddings with other scores at {apart} of {n} states, by up to {max(gaps):.2g}"
+    largest = np.concatenate(actions) if actions else np.zeros(1)
+    wrong = wrong or _beyond("actions", largest)
+    return Agreement(wrong, float(np.max(largest, initial=0.0)), len(gaps) - 1 - apart, max(gaps))
+
+
+class _Judged(NamedTuple):
+    """What the policy itself says of the file's z."""
+
+    actions: Any
+    scores: Any
+    other: Any  # bool: it is not the policy's z
+    gap: Any  # between the scores of the two
+
+
+def _judged(policy: LoadedPolicy, states: np.ndarray, z: np.ndarray, own: np.ndarray) -> _Judged:
+    normalized = jnp.asarray(policy.scaling.observations_in(states))
+    actions, scores, best = map(np.asarray, _at(policy.policy, normalized, jnp.asarray(z), jnp.asarray(own)))
+    low, high = np.asarray(policy.scaling.action_low), np.asarray(policy.scaling.action_high)
+    gap = np.abs(scores - best) / np.maximum(np.abs(best), 1)
+    other = ~(np.max(np.abs(z - own), axis=1) <= TOLERANCE)
+    return _Judged(np.clip(np.asarray(policy.scaling.actions_out(actions)), low, high), scores, other, gap)
+
+
+@jax.jit
+def _at(policy: AdaptivePolicy, observations: Any, z: Any, own: Any) -> tuple[Any, Any, Any]:
+    """The actions and scores at `z`, and the scores at the policy's `own`."""
+
+    def of_one(observation: Any, z: Any, own: Any) -> tuple[Any, Any, Any]:
+        score, beta = policy.score_at(observation), policy.behavior_policy
+        return beta.mode(beta.encode(observation), z), score(z), score(own)
+
+    return jax.vmap(of_one)(observations, z, own)
+
+
+def _parts(policy: LoadedPolicy, difference: np.ndarray) -> np.ndarray:
+    """The largest difference of each action, in half-ranges beyond what rounding to float32 alone can make."""
+    low, high = (np.asarray(bound, np.float64) for bound in (policy.scaling.action_low, policy.scaling.action_high))
+    rounding = 4 * np.finfo(np.float32).eps * np.maximum(np.abs(low), np.abs(high))
+    half = np.maximum(0.5 * (high - low), np.finfo(np.float32).tiny)
+    parts: np.ndarray = np.max((np.abs(difference) - np.where(half < rounding / TOLERANCE, rounding, 0)) / half, axis=1)
+    return np.maximum(parts, 0)
+
+
+def _beyond(what: str, differences: np.ndarray) -> str:
+    """What is wrong where a difference is beyond tolerance, or is no number."""
+    return "" if np.all(differences <= TOLERANCE) else f"{what} differ by up to {np.max(differences):.2g}"
