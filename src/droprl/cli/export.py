@@ -37,9 +37,8 @@ def export(words: list[str]) -> None:
         if options.onnx is not None:
             from droprl.deploy.onnx_file import translate_policy
 
-            translated = translate_policy(
-                policy, options.onnx
-            )  # what it refuses it refuses before the folder is written
+            # What it refuses it refuses before the folder is written.
+            translated = translate_policy(policy, options.onnx)
             held.enter_context(translated.held())
         if options.out is not None:
             path = policy.save(options.out)
