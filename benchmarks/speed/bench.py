@@ -1,7 +1,7 @@
 """`make bench`: every speed that is promised, as a ratio inside one run, in one table and one line of JSON.
 
-Each part is a script of its own beside this one. Fails where a ratio is below its floor: what was seen when it was set,
-with room for a busy machine. A goal that is not reached is not hidden: it stands beside.
+Each part is a script of its own beside this one. Fails where a ratio is below its floor, which is what was seen when it was
+set (results/cpu) less a fifth to two fifths for another machine. A goal that is not reached stands beside it.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class Promise(NamedTuple):
 
 
 PROMISES = {
-    "adaptation_speedup": Promise("Grad-Ada against the literal procedure", 50.0, 50.0),
+    "adaptation_speedup": Promise("Grad-Ada against the literal procedure", 50.0, 120.0),
     "adaptation_return_kept": Promise("its return is not below the literal one's interval", 1.0, 1.0),
-    "training_vs_pytorch": Promise("updates/s against plain PyTorch", 3.0, 0.8),
-    "training_vs_d3rlpy_iql": Promise("updates/s against d3rlpy's IQL, as wide and deep", 1.0, 1.0),
-    "training_vs_d3rlpy_cql": Promise("updates/s against d3rlpy's CQL, as wide and deep", 1.0, 1.0),
-    "mapped_vs_memory": Promise("updates/s with data on the disk against in memory", 0.7, 0.7),
+    "training_vs_pytorch": Promise("updates/s against plain PyTorch", 3.0, 0.9),
+    "training_vs_d3rlpy_iql": Promise("updates/s against d3rlpy's IQL, as wide and deep", 1.0, 1.4),
+    "training_vs_d3rlpy_cql": Promise("updates/s against d3rlpy's CQL, as wide and deep", 1.0, 12.0),
+    "mapped_vs_memory": Promise("updates/s with data on the disk against in memory", 0.7, 0.8),
 }
 
 
