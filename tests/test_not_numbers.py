@@ -48,7 +48,7 @@ def test_what_is_no_number_is_never_believed(reading: list[float]) -> None:
 
 def test_a_z_that_is_no_number_goes_back_to_where_it_started() -> None:
     found = Inferred(jnp.full(2, jnp.nan), jnp.asarray(jnp.nan), jnp.asarray(1, jnp.int32))
-    chosen, replaced = GUARD.checked(found, lambda z: jnp.sum(z), CORNERS)
+    chosen, replaced = GUARD.checked(found, lambda z: jnp.sum(z), CORNERS, "start")
     assert replaced
     np.testing.assert_array_equal(chosen.z, CORNERS[1])
 

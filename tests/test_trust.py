@@ -161,11 +161,21 @@ GUARD = Guard(AT_ZERO, state_limit=jnp.asarray(1.0), patience=jnp.asarray(2), em
 )
 def test_a_z_beyond_the_limit_goes_back_to_where_it_started(z: Any, too_far: bool) -> None:
     found = Inferred(jnp.asarray(z, jnp.float32), jnp.asarray(9.0), jnp.asarray(1, jnp.int32))
-    chosen, replaced = GUARD.checked(found, lambda z: jnp.sum(z), CORNERS)
+    chosen, replaced = GUARD.checked(found, lambda z: jnp.sum(z), CORNERS, "start")
     assert bool(replaced) == too_far
     np.testing.assert_allclose(chosen.z, CORNERS[1] if too_far else z)
     assert float(chosen.score) == (float(jnp.sum(CORNERS[1])) if too_far else 9.0)  # of the z that is used
     assert int(chosen.start) == 1
+
+
+def test_or_to_the_nearest_sub_task() -> None:
+    found = Inferred(jnp.array([0.4, 2.5]), jnp.asarray(9.0), jnp.asarray(1, jnp.int32))
+    chosen, replaced = GUARD.checked(found, lambda z: jnp.sum(z), CORNERS, "nearest")
+    nearest = int(np.linalg.norm(np.asarray(CORNERS) - [0.4, 2.5], axis=1).argmin())
+    assert replaced
+    assert int(chosen.start) == nearest != 1
+    np.testing.assert_array_equal(chosen.z, CORNERS[nearest])
+    assert float(chosen.score) == float(jnp.sum(CORNERS[nearest]))
 
 
 def test_what_a_trust_region_allows_is_left_alone() -> None:
@@ -173,7 +183,7 @@ def test_what_a_trust_region_allows_is_left_alone() -> None:
     found = infer(lambda z: -z[0] - z[1], CORNERS, adaptation)
     guard = GUARD._replace(embedding_limit=embedding_limit(CORNERS, adaptation.trust_radius))
     assert float(nearest_distance(found.z, CORNERS)) == pytest.approx(3.0)
-    assert not guard.checked(found, lambda z: jnp.sum(z), CORNERS)[1]
+    assert not guard.checked(found, lambda z: jnp.sum(z), CORNERS, "start")[1]
 
 
 def test_a_fault_is_waited_out_and_one_that_lasts_is_not() -> None:

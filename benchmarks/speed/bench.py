@@ -1,7 +1,7 @@
 """`make bench`: every speed that is promised, as a ratio inside one run, in one table and one line of JSON.
 
-Each part is a script of its own beside this one. Fails where a ratio is below its floor, which is what was seen when it was
-set (results/cpu) less a fifth to two fifths for another machine. A goal that is not reached stands beside it.
+Each part is a script of its own beside this one. Fails where a ratio is below its floor: what was seen when it was set
+(results/cpu), less a fifth to two fifths for another machine. A goal that is not reached stands beside it.
 """
 
 from __future__ import annotations

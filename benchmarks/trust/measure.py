@@ -36,12 +36,18 @@ from droprl.train.config import differences
 Constraint = Literal["lagrangian", "none"]
 RESULTS = Path(__file__).parent / "results"
 MAZE, MAZE_STEPS = "maze2d-umaze", 60_000
+NEAREST = "guarded, nearest z_n"
+WAYS: dict[str, dict[str, Any]] = {
+    "unguarded": {},
+    "guarded": {"guard": True},
+    NEAREST: {"guard": True, "guard_fallback": "nearest"},
+}
 FREE: dict[str, Any] = {"region": "none", "ascent_steps": 20, "step_rule": "normalized", "starts": 1}
 
 
 @dataclass(frozen=True)
 class Case:
-    """What is played twice, unguarded and guarded."""
+    """What is played unguarded and guarded, and where ascent is free also with a guard that goes to the nearest z_n."""
 
     name: str
     constraint: Constraint = "lagrangian"
@@ -104,10 +110,10 @@ def measure(dataset: Dataset, where: Path, runs: Path, seeds: int, steps: int, e
         trained[constraint] = fit(dataset, algorithm, out=runs / dataset.name / constraint, seeds=seeds, steps=steps)
     for case in cases():
         plays = found["plays"].setdefault(case.name, {})
-        for how, guard in (("unguarded", None), ("guarded", True)):
-            if how in plays:
+        for how, guarding in WAYS.items():
+            if how in plays or (how == NEAREST and not case.settings):  # only free ascent leads z away
                 continue
-            path, settings = trained[case.constraint].path, case.settings | {"guard": guard}
+            path, settings = trained[case.constraint].path, case.settings | guarding
             policies = [load_policy(path, seed=seed, **settings) for seed in range(seeds)]
             plays[how] = [played(policy, case.fault, episodes) for policy in policies]
             print(dataset.name, case.name, how, [_mean(r) for r in plays[how]], flush=True)
@@ -138,12 +144,13 @@ def _write(where: Path, found: dict[str, Any]) -> None:
 
 def show(found: dict[str, Any]) -> None:
     console = Console(width=140)
-    headings = ("", "unguarded", "guarded", "difference (95 %)", "guard steps in")
+    headings = ("", "unguarded", "guarded", "difference (95 %)", "guard steps in", "by the nearest z_n")
     title = f"{found['dataset']}: mean scores of {found['seeds']} seeds × {found['episodes']} episodes"
     table = Table(*headings, title=title, box=MARKDOWN)
     for name, plays in found["plays"].items():
-        if len(plays) == 2:
-            table.add_row(name, *_row(plays["unguarded"], plays["guarded"]))
+        if len(plays) >= 2:
+            nearest = f"{np.mean([r['scores'] for r in plays[NEAREST]]):.1f}" if NEAREST in plays else ""
+            table.add_row(name, *_row(plays["unguarded"], plays["guarded"]), nearest)
     console.print(table)
     for n, cost in found.get("cost", {}).items():
         times = f"{cost['ms']:.2f} ms, guarded {cost['guarded_ms']:.2f} ms, ratio {cost['ratio']:.2f}"

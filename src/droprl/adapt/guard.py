@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from droprl.adapt.inference import Adaptation, Inferred, Score
+from droprl.adapt.inference import Adaptation, GuardFallback, Inferred, Score
 from droprl.data.support import Support
 
 DATA_SHARE = 0.999  # of the data's own states: how far out these lie is what `guard_margin` multiplies
@@ -64,14 +64,17 @@ class Guard(NamedTuple):
         """Whether a z inferred now may be kept: at a reading that is believed, or that no patience is left for."""
         return (guarded.doubts == 0) | (guarded.doubts > self.patience)
 
-    def checked(self, found: Inferred, score: Score, embeddings: Array) -> tuple[Inferred, Array]:
-        """The z that was found, or where it belongs to no sub-task the z_n it started from; and whether that is so.
+    def checked(
+        self, found: Inferred, score: Score, embeddings: Array, fallback: GuardFallback
+    ) -> tuple[Inferred, Array]:
+        """The z that was found, or where it belongs to no sub-task a z_n; and whether that is so.
 
         To a z far out the nearest z_n is nearest by chance; that of the start was chosen by f, where f was trained.
         """
-        too_far = ~(nearest_distance(found.z, embeddings) <= self.embedding_limit)
-        start = embeddings[found.start]
-        safe = Inferred(start, score(start), found.start)
+        distances = _distances(found.z, embeddings)
+        too_far = ~(jnp.min(distances) <= self.embedding_limit)
+        n = found.start if fallback == "start" else jnp.argmin(distances).astype(found.start.dtype)
+        safe = Inferred(embeddings[n], score(embeddings[n]), n)
         return jax.tree.map(lambda a, b: jnp.where(too_far, a, b), safe, found), too_far
 
 

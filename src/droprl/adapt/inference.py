@@ -18,6 +18,7 @@ from droprl.errors import require
 
 InferenceRule = Literal["first", "best", "grad", "best-ada", "grad-ada"]
 RULES: tuple[InferenceRule, ...] = ("best", "grad", "best-ada", "grad-ada")  # the paper's; first is a baseline
+GuardFallback = Literal["start", "nearest"]
 Score = Callable[[Array], Array]
 
 
@@ -54,6 +55,8 @@ class Adaptation:
     """An observation is a fault that lies so many times as far from the data as 99.9 % of the data's own states."""
     guard_patience: int = 10
     """Go by an earlier observation for so many steps in a row at most: a fault that lasts is not waited out."""
+    guard_fallback: GuardFallback = "start"
+    """Where a z goes that ascent led away from every sub-task: to the z_n that it started from, or to the nearest."""
 
     def __post_init__(self) -> None:
         require(self, "at least 0", "ascent_steps", "tolerance", "guard_patience")

@@ -134,7 +134,9 @@ class AdaptivePolicy(eqx.Module):
         found = self.infer(observation, last)
         if self.guard is None or episode.guarded is None:
             return episode._replace(inferred=found)
-        found, replaced = self.guard.checked(found, self.score_at(observation), self.embeddings)
+        found, replaced = self.guard.checked(
+            found, self.score_at(observation), self.embeddings, self.adaptation.guard_fallback
+        )
         return episode._replace(inferred=found, guarded=episode.guarded._replace(replaced=replaced))
 
     def infer(self, observation: Array, last: Inferred | None = None) -> Inferred:

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from droprl.adapt import InferenceRule
+from droprl.adapt.inference import GuardFallback
 from droprl.cli.options import Folder, parse, print_json, use_compilation_cache
 from droprl.errors import DropError
 from droprl.evaluation import Evaluation
@@ -53,6 +54,8 @@ class AdaptationOptions:
     """With --guard: a fault lies so many times as far from the data as 99.9 % of the data's own states."""
     guard_patience: int | None = None
     """With --guard: go by an earlier observation for so many steps in a row at most."""
+    guard_fallback: GuardFallback | None = None
+    """With --guard: where a z goes that ascent led away from every sub-task, to its start's z_n or to the nearest."""
 
     def chosen(self) -> dict[str, Any]:
         if self.guard and self.no_guard:
