@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import shutil
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
@@ -12,10 +14,12 @@ from typing import Any, get_args
 import gymnasium
 import numpy as np
 import pytest
+from rich.console import Console
 from training import learnable_dataset, refusal, tiny
 
 from droprl import evaluate, load_policy
 from droprl.adapt import InferenceRule
+from droprl.cli.evaluate import score_table
 from droprl.evaluation import load_evaluations
 from droprl.seals import read_sealed, sealed
 from droprl.train import Run, fit
@@ -122,3 +126,13 @@ def test_senseless_calls_are_refused(run: Run, tmp_path: Path) -> None:
     assert "no task is known for this data" in refusal(play, run, env=None)
     assert "is not a run" in refusal(play, tmp_path)
     assert play(policy).results == play(run).results[:1]
+
+
+def test_a_long_rule_cuts_no_number(run: Run) -> None:
+    """Eighty columns, as a terminal has; `particulars` names every setting that was changed."""
+    found = replace(play(run), rule="grad-ada", changed={"guard": True, "guard_margin": 1.7, "ascent_steps": 12})
+    console = Console(width=80, file=io.StringIO())
+    console.print(score_table([replace(found, mean=1234.5, iqm=2345.6, milliseconds_per_action=12.34)]))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert all(number in shown for number in ("1234.5", "2345.6", "12.34", "95 % of IQM"))
+    assert max(map(len, shown.splitlines())) <= 80

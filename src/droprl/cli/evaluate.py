@@ -119,7 +119,10 @@ def score_table(evaluations: list[Evaluation]) -> Table:
     title = f"{first.dataset}: {first.unit} in {first.env}"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     for heading in ("method", "rule", "mean", "IQM", "95 % of IQM", "seeds", "episodes", "ms/action"):
-        table.add_column(heading, justify="left" if heading in ("method", "rule") else "right", no_wrap=True)
+        # A long rule breaks its line: where all columns are kept whole, numbers are cut instead.
+        table.add_column(
+            heading, justify="left" if heading in ("method", "rule") else "right", no_wrap=heading != "rule"
+        )
     for e in evaluations:
         table.add_row(
             e.algorithm,
