@@ -6,88 +6,40 @@ import csv
 import dataclasses
 import json
 import re
-import shutil
 from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import h5py
 import numpy as np
 import pytest
-from pages import Page, assert_orderly, browse, needs_browser, sticks_out
-from test_bench import TINY
+from pages import Page, assert_orderly
+from suite_folders import (
+    ENTRIES,
+    TASKS,
+    cells_of,
+    make_evaluation,
+    make_suite,
+    play,
+    play_six,
+    shown,
+)
 
-from droprl.bench import Bench, Suite, load_bench, load_suite, of_runs
-from droprl.bench.of_runs import predictions_of
+from droprl.bench import Bench, load_bench
 from droprl.bench.report import build_suite_report
-from droprl.bench.suite import Method
 from droprl.bench.tables import aggregate_table, improvement_table, load_scores
 from droprl.cli import main
 from droprl.data.tasks import find_task
 from droprl.errors import DropError
 from droprl.evaluation.statistics import aggregate, pairwise_improvement
-from droprl.report.contents import EmbeddingWalk, SubTaskReturns
 from droprl.report.published import published_scores
-from droprl.report.suite_contents import Predictions
 from droprl.report.suite_page import render_suite
 from droprl.report.table import Number
-from droprl.seals import sealed
-from droprl.train import Run
-from droprl.train.config import DataConfig, RunConfig, run_config_to_dict
-from droprl.train.storage import write_bytes, write_json
-
-TASKS = ("hopper-medium", "walker2d-medium-replay", "halfcheetah-medium")
-ENTRIES = (("BC", "BC"), ("DROP", "once"), ("DROP", "always"))
-
-
-def make_suite(folder: Path) -> Suite:
-    (folder / "tiny.toml").write_text(TINY, encoding="utf-8")
-    suite = load_suite(folder / "tiny.toml").changed(tasks=TASKS)
-    return dataclasses.replace(suite, methods=suite.methods[::-1])  # BC first
-
-
-def make_evaluation(task: str, returns: np.ndarray, **changes: Any) -> dict[str, Any]:
-    results = [
-        {"seed": s, "step": 20, "returns": (10 * row).tolist(), "lengths": [5] * len(row), "scores": row.tolist()}
-        for s, row in enumerate(returns)
-    ]
-    made: dict[str, Any] = {
-        "algorithm": "drop", "rule": None, "adaptation": None, "changed": {}, "dataset": task, "env": "Hopper-v4",
-        "protocol": "last", "results": results, "unit": "D4RL-normalised score", "mean": 0.0, "iqm": 0.0,
-        "interval": [0.0, 0.0], "caveat": None, "milliseconds_per_action": 0.5,
-    }  # fmt: skip
-    return made | changes
-
-
-def play(bench: Bench, **changes: Any) -> dict[tuple[str, str, str], np.ndarray]:
-    """Every cell of the suite as if it had been played: scores of three seeds with four episodes each."""
-    rng = np.random.default_rng(0)
-    scores: dict[tuple[str, str, str], np.ndarray] = {}
-    for task in bench.suite.tasks:
-        for method in bench.suite.methods:
-            for way in bench.suite.plays_of(method):
-                scores[task, method.name, way] = rng.normal(30 + 20 * len(scores) % 70, 5, size=(3, 4))
-                content = make_evaluation(task, scores[task, method.name, way], **changes)
-                write_json(bench.play_path(task, method, way), content)
-    return scores
+from droprl.train.storage import write_json
 
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
     return Bench(make_suite(tmp_path), tmp_path / "out", tmp_path)
-
-
-def shown(bench: Bench) -> str:
-    return render_suite(build_suite_report(bench, "drop report out"))
-
-
-def cells_of(page: str, section: str) -> list[list[str]]:
-    """The cells of a section's first table, row by row, without tags; what is small stands after a bar."""
-    [body] = re.findall(rf'<section id="{section}".*?</section>', page, re.S)
-    rows = re.findall(r"<tr[^>]*>(.*?)</tr>", body.split("</table>")[0], re.S)
-    cells = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.S) for row in rows]
-    return [[re.sub(r"<[^>]+>", "", c.replace("<small>", "|")) for c in row] for row in cells]
 
 
 # ---- numbers
@@ -260,16 +212,6 @@ def test_checkpoints_become_a_curve(bench: Bench) -> None:
     assert (line.x, line.y, line.low, line.high) == ([20, 40], [4, 14], [2, 12], [6, 16])
 
 
-def play_six(bench: Bench) -> None:
-    """Of every cell six checkpoints, the last of which is the worst: 10 at it, and 16 at each before."""
-    for task in bench.suite.tasks:
-        for method in bench.suite.methods:
-            for way in bench.suite.plays_of(method):
-                content = make_evaluation(task, np.full((3, 4), 10.0))
-                before = [r | {"scores": [16.0] * 4, "step": i} for i in range(15, 20) for r in content["results"]]
-                write_json(bench.play_path(task, method, way), content | {"results": content["results"] + before})
-
-
 def test_every_number_is_of_the_last_checkpoint_or_says_that_it_is_of_six(bench: Bench) -> None:
     play_six(bench)
     report = build_suite_report(bench, "")
@@ -377,115 +319,3 @@ def test_the_command_finds_the_suite(bench: Bench, tmp_path: Path, capsys: pytes
     )
     main(["report", str(tmp_path / "variants"), "--out", str(tmp_path / "third.html")])
     assert "over the latents of a CVAE" in (tmp_path / "third.html").read_text(encoding="utf-8")
-
-
-# ---- with runs
-
-
-def make_run(bench: Bench, task: str, method: Method) -> Run:
-    """A run directory without the training: settings, and a log of two seeds."""
-    algorithm: Any = method.algorithm("small", "test")
-    algorithm = dataclasses.replace(algorithm, **({"discount": 0.5} if method.algo == "drop" else {}))
-    data = DataConfig("source", task, "0", 100, 10, "Hopper-v4", None)
-    config = RunConfig(algorithm, data, (0, 1), 20, 10, 10)
-    path = bench.run_path(task, method)
-    write_bytes(path / "config.json", sealed({"run": run_config_to_dict(config)}))
-    write_bytes(path / "data.json", sealed({"reward_scale": 4.0}))
-    log = [{"step": step, "clone_loss": [1.0 / step, 3.0 / step], "score_r2": [0.5, None]} for step in (10, 20)]
-    (path / "metrics.jsonl").write_text("\n".join(map(json.dumps, log)), encoding="utf-8")
-    return Run(path)
-
-
-def test_logs_become_curves_under_the_names_of_the_methods(bench: Bench) -> None:
-    named = dataclasses.replace(bench.suite.methods[1], name="my DROP")
-    bench = dataclasses.replace(bench, suite=bench.suite.changed(methods=(bench.suite.methods[0], named)))
-    for method in bench.suite.methods:
-        make_run(bench, TASKS[0], method)
-    report = build_suite_report(bench, "", episode=False)  # nothing is played yet
-    [cloning], [calibration] = report.curves, report.more_curves
-    assert cloning.title == "hopper-medium: cloning loss"
-    assert [s.label for s in cloning.series] == ["BC", "my DROP"]
-    assert (cloning.series[1].y, cloning.series[1].high) == ([0.2, 0.1], [0.3, 0.15])
-    assert calibration.title == "hopper-medium: calibration of f"
-    page = render_suite(report)
-    assert re.findall(r'<section id="([\w-]+)"', page) == ["learning"]
-    assert "<summary>1 more curve</summary>" in page
-
-
-def walk_of(scores: list[float], rewards: list[float]) -> EmbeddingWalk:
-    n = len(scores)
-    return EmbeddingWalk(
-        "grad-ada", [(0.0, 0.0), (1.0, 1.0)], [1.0, 2.0], [(0.5, 0.5)] * n, [0] * n, scores, rewards, 1.0
-    )
-
-
-def test_what_was_earned_is_discounted_and_scaled_as_f_is(bench: Bench) -> None:
-    run = make_run(bench, TASKS[0], bench.suite.methods[1])
-    found = predictions_of(run, walk_of([5.0, 5.0, 6.0, 6.0], [1.0, 2.0, 4.0, 8.0]))
-    assert found is not None
-    assert found.predicted == [5.0, 6.0]  # where z was inferred anew
-    assert found.realised == [(1 + 2 / 2 + 4 / 4 + 8 / 8) / 4, (4 + 8 / 2) / 4]
-
-
-def test_one_run_that_adapts_is_played(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    for method in bench.suite.methods:
-        make_run(bench, TASKS[1], method)
-    monkeypatch.setattr(Run, "checkpoints", lambda run: ["one"])
-    monkeypatch.setattr(Run, "spec", lambda run: SimpleNamespace(n_sub_tasks=2))
-    monkeypatch.setattr(of_runs, "walks_of", lambda run: [walk_of([1.0, 2.0], [3.0, 4.0])])
-    monkeypatch.setattr(of_runs, "policy_of_run", lambda run: None)
-    monkeypatch.setattr(of_runs, "scores_at_start", lambda policy: [0.25, 0.75])
-    monkeypatch.setattr(
-        of_runs, "sub_tasks_of", lambda run, scores: SubTaskReturns([2.0, 1.0], [1.0] * 2, [2.0] * 2, scores)
-    )
-    page = shown(bench)
-    assert "One episode of DROP on walker2d-medium-replay, under each rule." in page
-    assert "What f predicted, and what was earned" in page
-    assert "the one f prefers at the start; the highest return belongs to sub-task 0." in page
-
-    for method in bench.suite.methods:  # a copy without its weights has kept the episode
-        shutil.rmtree(bench.run_path(TASKS[1], method))
-    play(bench)
-    kept = shown(bench)
-    figures = re.findall(r'<section id="walks".*?</section>', page, re.S)
-    unnumbered = [re.sub(r"Figure \d+", "Figure", f) for f in figures]
-    assert [
-        re.sub(r"Figure \d+", "Figure", f) for f in re.findall(r'<section id="walks".*?</section>', kept, re.S)
-    ] == unnumbered
-    (bench.out / "episode.json").write_text("{}", encoding="utf-8")
-    with pytest.raises(DropError, match=r"episode\.json: is not an episode"):
-        shown(bench)
-    (bench.out / "episode.json").unlink()
-    assert 'id="walks"' not in shown(bench)
-    for method in bench.suite.methods:
-        make_run(bench, TASKS[1], method)
-
-    def fail(run: Run) -> list[EmbeddingWalk]:
-        raise DropError("no such task")
-
-    monkeypatch.setattr(of_runs, "walks_of", fail)
-    report = build_suite_report(bench, "")
-    assert report.walks == []
-    assert "No episode could be played for this page: no such task." in report.notes
-
-
-# ---- in a browser
-
-
-@needs_browser
-def test_in_a_browser_it_runs_and_nothing_sticks_out(bench: Bench, tmp_path: Path) -> None:
-    play(bench)
-    make_run(bench, TASKS[0], bench.suite.methods[1])
-    report = build_suite_report(bench, "drop report out", episode=False)
-    walk = walk_of([1.0, 2.0, 3.0], [1.0, 1.0, 1.0])
-    walks = [dataclasses.replace(walk, rule=rule) for rule in ("best", "grad")]
-    small = render_suite(dataclasses.replace(report, walks=walks, predictions=[Predictions("best", [1.0], [2.0])]))
-    methods = tuple(Method(f"Quantization-{i}", "drop" if i < 6 else "bc") for i in range(12))
-    many = dataclasses.replace(bench, suite=bench.suite.changed(methods=methods))
-    play_six(many)
-    assert sticks_out([small, shown(many)], tmp_path) == [*[""] * 4, *["0"] * 4]
-    (tmp_path / "page.html").write_text(small, encoding="utf-8")
-    seen = browse(tmp_path / "page.html", tmp_path / "other", "#walk=1&step=2")
-    assert seen.values("data-ready") == ["true"]
-    assert seen.values("data-error") == []
-    assert (seen.values("data-rule"), seen.values("data-step")) == (["grad"], ["2"])
