@@ -64,7 +64,7 @@ class Limits:
 class Service:
     """A policy with all that answering for it takes. `close()` when done."""
 
-    def __init__(self, loaded: LoadedPolicy, limits: Limits = Limits(), env: str | None = None) -> None:  # noqa: B008
+    def __init__(self, loaded: LoadedPolicy, limits: Limits = Limits(), env: str | None = None) -> None:
         self.loaded, self.limits = loaded, limits
         self.stage = Stage(loaded, env)
         self.measures = Measures()
