@@ -240,6 +240,8 @@ def test_report_writes_one_page(capsys: Captured, trained: Path, tmp_path: Path)
     text = page.read_text()
     assert text.lower().startswith("<!doctype html>")
     assert "best" in text
+    assert "best" in (trained / "tables" / "scores.csv").read_text()
+    assert (trained / "tables" / "diagnostics.tex").read_text().startswith("% needs")
 
 
 def test_a_half_written_evaluation_is_not_read_and_a_damaged_one_is_named(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
+import io
 import json
 import math
 import random
@@ -16,6 +18,7 @@ from droprl.report import Chart, Diagnostic, EmbeddingWalk, Report, ScoreRow, Se
 from droprl.report import svg as svg_tools
 from droprl.report.charts import interval_chart, line_chart, rank_correlation
 from droprl.report.page import write_report
+from droprl.report.run_tables import run_tables
 
 ENDS = (60, 63, 70, 76)  # the scores the rules arrive at
 RULES = ["best", "grad", "best-ada", "grad-ada"]
@@ -128,6 +131,23 @@ def make_report(maze: bool = False) -> Report:
         ],
         notes=["Regenerated data: scores are not comparable with published tables of the original files."],
     )  # fmt: skip
+
+
+def test_every_table_of_the_page_is_also_data() -> None:
+    report = make_report()
+    tables = run_tables(report)
+    assert list(tables) == ["scores", "sub_tasks", "diagnostics"]
+    best, worst = (list(csv.DictReader(io.StringIO(tables["scores"].to_csv())))[i] for i in (7, 0))
+    assert (best["method"], best["rule"], worst["rule"]) == ("DROP", "grad-ada", "")
+    row = report.table[7]
+    assert [float(best[name]) for name in ("mean", "mean low", "mean high")] == [row.mean, row.low, row.high]
+    [*_, last] = csv.DictReader(io.StringIO(tables["sub_tasks"].to_csv()))
+    assert report.sub_tasks is not None
+    assert float(last["return"]) == report.sub_tasks.mean_returns[39]
+    verdicts = [d["healthy"] for d in csv.DictReader(io.StringIO(tables["diagnostics"].to_csv()))]
+    assert verdicts == ["yes", "no", "yes", ""]
+    empty = dataclasses.replace(report, table=[], sub_tasks=None, diagnostics=[])
+    assert run_tables(empty) == {}
 
 
 @pytest.fixture(scope="module")

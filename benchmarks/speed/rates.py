@@ -11,15 +11,19 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import math
 import os
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+from jax.extend.core import jaxprs_in_params
+from jax.interpreters.partial_eval import dce_jaxpr
 from rich.console import Console
 from rich.table import Table
 
@@ -61,6 +65,28 @@ def rate(loop: Loop, seeds: int, seconds: float) -> tuple[float, float]:
     return seeds * count / float(np.median(took)), compiled
 
 
+def count(algorithm: DROP, dataset: Dataset) -> tuple[int, float]:
+    """The products of matrices in one update, and their multiplications, as the traced program has them."""
+    prepared = algorithm.prepare(dataset)
+    state, key = algorithm.init(jax.random.key(0), prepared.spec), jax.random.key(1)
+    batch = prepared.transitions.sample(key, algorithm.batch_size)
+    traced = jax.make_jaxpr(algorithm.update)(state, batch, key)
+    used, _ = dce_jaxpr(traced.jaxpr, [True] * len(traced.jaxpr.outvars))
+    sizes = list(_products(used))
+    return len(sizes), float(sum(sizes))
+
+
+def _products(jaxpr: Any) -> Iterator[int]:
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "dot_general":
+            left, right = (variable.aval.shape for variable in equation.invars)
+            (_, summed), (_, batched) = equation.params["dimension_numbers"]
+            free = [size for i, size in enumerate(right) if i not in (*summed, *batched)]
+            yield math.prod(left) * math.prod(free)
+        for inner in jaxprs_in_params(equation.params):
+            yield from _products(inner)
+
+
 def profile(loop: Loop, folder: Path, updates: int = 20) -> list[tuple[str, float, float]]:
     """Kernels by the time they took: name, microseconds and calls an update."""
     states, _ = loop.run(loop.init(), 0, 10)
@@ -84,11 +110,20 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement, after compiling")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--profile", type=Path, help="a new folder for the trace")
+    parser.add_argument("--count", action="store_true", help="only count the products of one update")
     parser.add_argument("--free", action="store_true", help="programs need not give the same bits every time")
     given = parser.parse_args()
     if not given.free:
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_gpu_deterministic_ops=true".strip()
     dataset, found = made_up_data(), list[dict[str, Any]]()
+    if given.count:
+        for known in (False, True):
+            data = replace(dataset, next_observations=None) if known else dataset
+            for name in given.settings:
+                products, multiplications = count(SETTINGS[name].resolve(data), data)
+                said = "every next action is logged" if known else "behind a timeout β answers"
+                print(f"{name}, {said}: {products} products, {multiplications / 1e9:.1f} G multiplications")
+        return
     device = jax.devices()[0].device_kind
     table = Table(
         "settings", "precision", "seeds", "updates/s", "compiling, s", title=f"{device}, JAX {jax.__version__}"

@@ -19,9 +19,8 @@ from droprl.bench.task_data import data_words
 from droprl.data.tasks import find_task
 from droprl.evaluation.statistics import EXPERT, Aggregate, aggregate, pairwise_improvement, standard_error
 from droprl.report.published import published_scores
-from droprl.report.table import Cell, Number, Table, best_in_bold
+from droprl.report.table import Cell, Number, Table, best_in_bold, save_tables
 from droprl.train.checkpoints import KEEP
-from droprl.train.storage import write_bytes
 
 NAMES: dict[Aggregate, str] = {
     "iqm": "IQM",
@@ -249,9 +248,7 @@ def suite_tables(bench: Bench) -> dict[str, Table]:
 def write_tables(bench: Bench) -> dict[str, Table]:
     """OUT/tables/NAME.csv and NAME.tex."""
     tables = suite_tables(bench)
-    for name, table in tables.items():
-        write_bytes(bench.out / "tables" / f"{name}.csv", table.to_csv().encode())
-        write_bytes(bench.out / "tables" / f"{name}.tex", table.to_latex().encode())
+    save_tables(tables, bench.out / "tables")
     return tables
 
 

@@ -17,7 +17,9 @@ from droprl.cli.options import parse, use_compilation_cache
 from droprl.errors import DropError
 from droprl.report import write_report
 from droprl.report.build import build_report
+from droprl.report.run_tables import run_tables
 from droprl.report.suite_page import write_suite_report
+from droprl.report.table import save_tables
 from droprl.train import Run
 
 Folders = Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN_OR_SUITE …")]
@@ -26,7 +28,7 @@ Folders = Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metava
 @dataclass(frozen=True)
 class ReportOptions:
     """One self-contained HTML page: for runs of one dataset their scores, curves, sub-tasks, diagnostics and z on its
-    walk; for the folder of a suite all its tasks and methods side by side, with every table as CSV and LaTeX."""
+    walk; for the folder of a suite all its tasks and methods side by side. Every table also as CSV and LaTeX."""
 
     runs: Folders
     """Run directories, evaluated before; or one folder that `drop bench` made."""
@@ -60,7 +62,9 @@ def report(words: list[str]) -> None:
             as_played(bench).write_episodes()
             write_tables(as_played(bench))
         else:
-            write_report(build_report(_runs_of_one_dataset(options.runs), command), page)
+            report = build_report(_runs_of_one_dataset(options.runs), command)
+            write_report(report, page)
+            save_tables(run_tables(report), options.runs[0] / "tables")
     print(f"{page} is written")
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 from rich.box import SIMPLE_HEAD
@@ -14,6 +15,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from droprl.report.svg import number
+from droprl.train.storage import write_bytes
 
 UNKNOWN = "–"
 LATEX_WIDTH = 78  # characters of \small that an article's page has across, about
@@ -165,6 +167,13 @@ class Table:
     def _right(self) -> list[bool]:
         """Which columns are of numbers."""
         return [not any(isinstance(cell, str) for cell in of) for of in self._by_column()]
+
+
+def save_tables(tables: Mapping[str, Table], folder: Path) -> None:
+    """FOLDER/NAME.csv and NAME.tex."""
+    for name, table in tables.items():
+        write_bytes(folder / f"{name}.csv", table.to_csv().encode())
+        write_bytes(folder / f"{name}.tex", table.to_latex().encode())
 
 
 def _plain(cell: Cell) -> str:
