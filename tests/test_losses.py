@@ -20,7 +20,8 @@ from scipy import stats
 from droprl.algorithms.bc import BC
 from droprl.algorithms.drop import DROP, DropState, Networks
 from droprl.data.transitions import Batch, Spec
-from droprl.networks import MLP, AnyScoreModel, BehaviorPolicy, ScoreModel, TaskEmbedding, with_bfloat16_products
+from droprl.layers import for_training
+from droprl.networks import MLP, AnyScoreModel, BehaviorPolicy, ScoreModel, TaskEmbedding
 
 T = TypeVar("T")
 SPEC = Spec(observation_size=3, action_size=2, n_sub_tasks=4)
@@ -409,6 +410,6 @@ def test_bfloat16_products_round_and_leave_small_layers_and_what_is_learned_alon
         flat = [np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(g)]) for g in gradients]
         assert flat[1].dtype == np.float32
         assert np.linalg.norm(flat[1] - flat[0]) < 0.05 * np.linalg.norm(flat[0])
-        lowered = with_bfloat16_products(state.networks.score_model)
+        lowered = for_training(state.networks.score_model, "bfloat16")
         assert [layer.weight.dtype for layer in lowered.state_action_encoder.layers] == [jnp.float32]
         assert [layer.weight.dtype for layer in lowered.score_decoder.layers] == [jnp.bfloat16] * 2 + [jnp.float32]

@@ -5,12 +5,14 @@ Every module is a PyTree of arrays alone, so seeds, targets and checkpoints are 
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeVar
+from typing import Literal
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import Array
+
+from droprl.layers import EPS, activated, bias, product, times, times_few
 
 EmbeddingSpace = Literal["whitened", "tanh"]
 PolicyHead = Literal["deterministic", "gaussian"]
@@ -37,61 +39,26 @@ class MLP(eqx.Module):
         sizes = (in_size, *hidden, *(() if out_size is None else (out_size,)))
         keys = jax.random.split(key, len(sizes) - 1)
         self.layers = tuple(eqx.nn.Linear(a, b, key=k) for a, b, k in zip(sizes[:-1], sizes[1:], keys, strict=True))
-        self.norms = tuple(eqx.nn.LayerNorm(size) for size in hidden) if layer_norm else ()
+        self.norms = tuple(eqx.nn.LayerNorm(size, eps=EPS) for size in hidden) if layer_norm else ()
         self.final_activation = out_size is None
 
     def __call__(self, x: Array) -> Array:
-        return self.finish(_product(self.layers[0], x))
+        return self._finish(product(self.layers[0], x), bias(self.layers[0]))
 
     def finish(self, x: Array) -> Array:
-        """What is left to do with the product of the first layer."""
+        """What is left to do with the product of the first layer, its bias included."""
+        return self._finish(x, None)
+
+    def _finish(self, x: Array, shift: Array | None) -> Array:
         n_active = len(self.layers) - (0 if self.final_activation else 1)
         for i, layer in enumerate(self.layers):
-            x = _product(layer, x) if i else x
+            if i:
+                x, shift = product(layer, x), bias(layer)
             if i < n_active:
-                x = jax.nn.relu(_normalized(self.norms[i], x) if self.norms else x)
+                x = activated(self.norms[i] if self.norms else None, x, shift)
+            elif shift is not None:
+                x = x + shift
         return x
-
-
-def _normalized(norm: eqx.nn.LayerNorm, x: Array) -> Array:
-    """LayerNorm with the variance as E[x²] − E[x]²: both means in one pass over x, of which a GPU gains a tenth."""
-    x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-    mean = jnp.mean(x)
-    variance = jnp.maximum(jnp.mean(x**2) - mean**2, 0.0)
-    weight, bias = jnp.asarray(norm.weight), jnp.asarray(norm.bias)
-    return (x - mean) * jax.lax.rsqrt(variance + norm.eps) * weight + bias
-
-
-def _product(layer: eqx.nn.Linear, x: Array) -> Array:
-    return _times(x, layer.weight) + _bias(layer)
-
-
-def _bias(layer: eqx.nn.Linear) -> Array:
-    return jnp.asarray(layer.bias)  # every layer here has one
-
-
-def _times(x: Array, weight: Array) -> Array:
-    """weight · x, written so that a batch of x, and one of seeds around it, multiply without a transposition: `weight @
-    x` gives the columns of a product, and turning them into rows took a GPU a quarter of an update of twenty seeds."""
-    return x.astype(weight.dtype) @ weight.T
-
-
-Tree = TypeVar("Tree")
-WIDE = 64  # a layer with at least so many inputs and outputs is worth a cheaper product
-
-
-def with_bfloat16_products(networks: Tree) -> Tree:
-    """The same networks with their wide layers in bfloat16, which a GPU multiplies several times faster.
-
-    Layers that see observations or actions directly, and those that give actions and scores, stay as they are.
-    """
-
-    def lowered(module: Any) -> Any:
-        if isinstance(module, eqx.nn.Linear) and min(module.weight.shape[-2:]) >= WIDE:
-            return jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), module)
-        return module
-
-    return jax.tree.map(lowered, networks, is_leaf=lambda node: isinstance(node, eqx.nn.Linear))
 
 
 class TaskEmbedding(eqx.Module):
@@ -108,7 +75,7 @@ class TaskEmbedding(eqx.Module):
         self.space = space
 
     def raw_table(self) -> Array:
-        hidden = jax.nn.relu(self.first.weight.T + _bias(self.first))
+        hidden = jax.nn.relu(self.first.weight.T + bias(self.first))
         return jax.vmap(self.rest)(hidden)
 
     def table(self) -> Array:
@@ -178,12 +145,12 @@ class BehaviorPolicy(eqx.Module):
         weights = self.action_decoder.layers[0].weight[:, self.embedding_size :]
         # Row by row what meets 1, z_1, z_2 …: weights change places here, of which there are fewer than of answers.
         by_place = weights.reshape(len(weights), -1, encoding.size).transpose(1, 0, 2)
-        return _times(encoding, by_place.reshape(-1, encoding.size)).reshape(-1, len(weights))
+        return times(encoding, by_place.reshape(-1, encoding.size)).reshape(-1, len(weights))
 
     def distribution(self, encoded: Array, z: Array) -> tuple[Array, Array]:
         """Mean in [-1, 1] and logarithm of the standard deviation; a deterministic head has the constant 0 there."""
         layer = self.action_decoder.layers[0]
-        first = encoded[0] + _bias(layer) + _times(z, layer.weight[:, : self.embedding_size].astype(z.dtype))
+        first = encoded[0] + bias(layer) + times_few(z, layer.weight[:, : self.embedding_size])
         if self.conditioning == "bilinear":
             first = first + z @ encoded[1:]
         out = self.action_decoder.finish(first)
@@ -241,9 +208,7 @@ class ScoreModel(eqx.Module):
         first = self.state_action_encoder.layers[0]
         of_state, of_action = jnp.split(first.weight, [observation.size], axis=1)
         return self._decoded(
-            self.state_action_encoder.finish(
-                (_times(observation, of_state) + _bias(first)) + _times(action, of_action)
-            ),
+            self.state_action_encoder.finish((times(observation, of_state) + bias(first)) + times(action, of_action)),
             z,
         )
 
@@ -251,8 +216,8 @@ class ScoreModel(eqx.Module):
         """z enters the first layer of Enc_4 apart: it is never rounded, and the wide product has a handy size."""
         first = self.score_decoder.layers[0]
         of_z, of_encoding = jnp.split(first.weight, [z.size], axis=1)
-        wide = _times(encoded, of_encoding) + _bias(first)
-        return self.score_decoder.finish(wide + _times(z, of_z.astype(z.dtype)))[0]
+        wide = times(encoded, of_encoding) + bias(first)
+        return self.score_decoder.finish((wide + times_few(z, of_z)).astype(wide.dtype))[0]
 
     def each(self, observation: Array, action: Array, z: Array) -> Array:
         """(1,): a model alone is an ensemble of one."""

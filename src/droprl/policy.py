@@ -23,6 +23,7 @@ from droprl.adapt import AdaptivePolicy, Policy, Trust, tell_rewards, trust
 from droprl.adapt.guard import make_guard
 from droprl.adapt.policy import Carry, Episode
 from droprl.algorithms import Algorithm
+from droprl.compiler import SIDE_BY_SIDE, InTurns, host_of, on_gpu
 from droprl.data.scaling import Scaling
 from droprl.data.support import Support, support_shapes
 from droprl.data.transitions import Spec
@@ -67,7 +68,8 @@ class LoadedPolicy:
         self._where = where
         # Once, not with every action; and as leaves, because taking modules apart takes longer than a small product.
         self._leaves, structure = jax.tree.flatten(jax.device_put((self.policy, scaling)))
-        self._step = _compiled_step(structure)
+        (device,) = self._leaves[0].devices()
+        self._step, self._turn = _compiled_step(structure, device), 0
         self._carry: Carry = None
         self._seen: np.ndarray | None = None
         self._n_episodes, self._n_actions = 0, 0
@@ -167,8 +169,8 @@ class LoadedPolicy:
 
     def step(self, carry: Carry, observations: np.ndarray, key: Array | None) -> tuple[Carry, np.ndarray]:
         """One step of every episode: the new memory and the actions. A policy that does not draw needs no key."""
-        carry, actions = self._step(self._leaves, carry, np.asarray(observations, np.float32), key)
-        actions.copy_to_host_async()
+        self._turn += 1
+        carry, actions = self._step(self._turn, self._leaves, carry, np.asarray(observations, np.float32), key)
         return carry, np.array(actions)  # a copy: environments may change what they are given
 
     def adapted(self, **changes: Any) -> LoadedPolicy:
@@ -212,14 +214,21 @@ def step_policy(
 
 
 @lru_cache(maxsize=64)
-def _compiled_step(structure: Any) -> Callable[..., tuple[Carry, Array]]:
+def _compiled_step(structure: Any, device: jax.Device) -> Callable[..., tuple[Carry, Array]]:
     """One program for all policies of one structure: seeds and checkpoints share it."""
 
-    def step(leaves: list[Array], carry: Carry, observations: Array, key: Array | None) -> tuple[Carry, Array]:
-        policy, scaling = jax.tree.unflatten(structure, leaves)
-        return step_policy(policy, scaling, carry, observations, key)
+    def program(**settings: Any) -> Callable[..., tuple[Carry, Array]]:
+        def step(leaves: list[Array], carry: Carry, observations: Array, key: Array | None) -> tuple[Carry, Array]:
+            policy, scaling = jax.tree.unflatten(structure, leaves)
+            return step_policy(policy, scaling, carry, observations, key)
 
-    return jax.jit(step)
+        return jax.jit(step, **settings)
+
+    host = host_of(device)
+    if host is None:
+        return InTurns([program()])
+    there = jax.sharding.SingleDeviceSharding(device), host
+    return InTurns([program(compiler_options=on_gpu(SIDE_BY_SIDE), out_shardings=there) for _ in range(2)])
 
 
 @jax.jit

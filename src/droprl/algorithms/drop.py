@@ -39,6 +39,7 @@ from droprl.data.returns import choose_discount
 from droprl.data.tasks import equal_sub_tasks, paper_sub_tasks
 from droprl.data.transitions import Batch, Prepared, Probe, Spec, prepare
 from droprl.errors import DropError, SettingError, require
+from droprl.layers import Precision, for_training, look_up
 from droprl.networks import (
     AnyScoreModel,
     BehaviorPolicy,
@@ -48,7 +49,6 @@ from droprl.networks import (
     TaskEmbedding,
     clone_error,
     score_of_behavior,
-    with_bfloat16_products,
 )
 
 
@@ -140,7 +140,7 @@ class DROP:
     multiplier_max: float = 1.0
     """The cap on λ: the constraint is linear in f and unbounded, so that an uncapped λ runs away."""
 
-    precision: Literal["float32", "bfloat16"] = "float32"
+    precision: Precision = "float32"
     """Of the products of wide layers while training; bfloat16 is faster on a GPU (slower on a CPU) and rounds weights
     and activations to three digits. What is learned, saved and played stays float32."""
     learning_rate: float = 1e-3
@@ -245,11 +245,10 @@ class DROP:
         self, networks: Networks, target: AnyScoreModel, multiplier: Array, batch: Batch, key: Array
     ) -> tuple[Array, Metrics]:
         """Cloning + TD + λ · (gap − η), the mean over a batch. Cloning moves φ and β; the rest moves f."""
-        if self.precision == "bfloat16":
-            networks, target = with_bfloat16_products((networks, target))
+        networks, target = for_training((networks, target), self.precision)
         policy, score_model = networks.behavior_policy, networks.score_model
         table = networks.embedding.table()
-        z = table[batch.sub_task]
+        z = look_up(table, batch.sub_task)
         policy_key, score_key, unseen_key = jax.random.split(key, 3)
         policy_z = _smoothed(z, self.policy_smoothing, policy_key)
         distributions = jax.vmap(policy.distribution)(jax.vmap(policy.encode)(batch.observation), policy_z)

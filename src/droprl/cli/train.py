@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
-import jax
 import tyro
 
 from droprl.algorithms import ALGORITHMS
 from droprl.cli.options import Source, SourceOptions, parse, use_compilation_cache
+from droprl.compiler import on_accelerator
 from droprl.errors import DropError
 from droprl.train import Run, default_out, fit
 
@@ -54,7 +54,7 @@ def train(words: list[str]) -> None:
     options: Any = parse(Train[kind], "train", words, default)  # type: ignore[valid-type]
     dataset = options.reading.load(options.source)
     path = options.out or default_out(dataset, options.settings)
-    if jax.default_backend() == "cpu" and preset == "paper":
+    if preset == "paper" and not on_accelerator():
         print("drop: no accelerator found; `--preset small` trains in minutes on a CPU", file=sys.stderr)
     already = (path / "config.json").exists() and Run(path).finished
     run = fit(

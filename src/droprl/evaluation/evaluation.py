@@ -9,12 +9,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-import jax
 import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from droprl.adapt import InferenceRule
+from droprl.compiler import on_accelerator
 from droprl.data.dataset import normalized_scores
 from droprl.data.tasks import find_task
 from droprl.errors import DropError
@@ -177,7 +177,7 @@ def _play(
             bar.update(task, completed=episodes * len(results) + done)
 
         # An accelerator plays them all at once; for a CPU a larger batch is only more work at a time.
-        size = 1 if jax.default_backend() == "cpu" else len(policies)
+        size = len(policies) if on_accelerator() else 1
         for first in range(0, len(policies), size):
             some = policies[first : first + size]
             results += rollouts(some, make, episodes, seed=seed, n_envs=n_envs, on_step=on_step)

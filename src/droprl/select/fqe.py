@@ -17,6 +17,7 @@ import optax
 from jax import Array
 
 from droprl.adapt import HearsRewards
+from droprl.compiler import on_accelerator
 from droprl.data.dataset import Dataset
 from droprl.data.returns import discounted_returns
 from droprl.data.scaling import fit_scaling
@@ -154,6 +155,6 @@ def _fit(table: Transitions, rows: Array, chosen: Array, starts: Array, config: 
         _, target, _ = jax.lax.fori_loop(0, config.steps, update, (q, q, optimizer.init(q)))
         return jnp.mean(_value(target, table.observations[starts], chosen[starts]))
 
-    if jax.default_backend() == "cpu":
-        return jax.lax.map(fit_one, chosen)  # one after another: products in a batch are slow there
-    return jax.vmap(fit_one)(chosen)
+    if on_accelerator():
+        return jax.vmap(fit_one)(chosen)
+    return jax.lax.map(fit_one, chosen)  # one after another: products in a batch are slow there

@@ -20,8 +20,9 @@ from jax import Array
 
 from droprl.algorithms import Algorithm
 from droprl.algorithms.protocol import State
+from droprl.compiler import on_accelerator
 from droprl.data.transitions import Prepared
-from droprl.train.loop import Loop, keys_of_update, over_seeds, updates_of_chunk
+from droprl.train.loop import Loop, keys_of_update, options_for, over_seeds, updates_of_chunk
 
 CHUNK_BYTES = 16 * 2**20  # what the batches of one chunk may take
 CHUNK_UPDATES = 64
@@ -36,7 +37,8 @@ class DiskLoop(Loop):
     def __init__(self, algorithm: Algorithm, prepared: Prepared, seeds: Sequence[int]) -> None:
         super().__init__(algorithm, prepared, seeds)
         self.chunks = Chunks(algorithm, prepared, seeds)
-        self._run_chunk = over_seeds(partial(updates_of_chunk, algorithm), n_stacked=3, donate=(0,))
+        options = options_for(algorithm, len(seeds))
+        self._run_chunk = over_seeds(partial(updates_of_chunk, algorithm), n_stacked=3, donate=(0,), options=options)
 
     def run(self, states: State, first: int, count: int) -> tuple[State, dict[str, np.ndarray]]:
         size, end, sums = self.chunks.size, first + count, None
@@ -57,9 +59,8 @@ class Chunks:
     def __init__(self, algorithm: Algorithm, prepared: Prepared, seeds: Sequence[int]) -> None:
         self._sampler = prepared.transitions
         self._host = _host()
-        on_cpu = jax.default_backend() == "cpu"
-        self._device = None if on_cpu else jax.devices()[0]
-        self._workers = 1 if on_cpu else max(1, min(WORKERS, (os.cpu_count() or 1) - 1))
+        self._device = jax.devices()[0] if on_accelerator() else None
+        self._workers = max(1, min(WORKERS, (os.cpu_count() or 1) - 1)) if on_accelerator() else 1
         self._threads = ThreadPoolExecutor(self._workers, thread_name_prefix="gather")
         self._coming: deque[tuple[int, Future[Batches]]] = deque()
         self._current: tuple[int, Batches] = (-1, None)

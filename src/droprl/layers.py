@@ -1,0 +1,238 @@
+"""The layers of every network: linear maps, LayerNorm and looking up; and how a GPU computes them fast while training.
+
+All but `look_up` take one sample. What `for_training` puts in place of a layer learns the same, by other kernels: a GPU
+waits for memory more than for arithmetic, so that what counts is how often activations are written and read again.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from droprl.compiler import on_accelerator
+
+Precision = Literal["float32", "bfloat16"]
+Tree = TypeVar("Tree")
+EPS = 1e-5  # of every LayerNorm
+WIDE = 64  # a layer with at least so many inputs and outputs is worth a cheaper product
+ALIGNED = 8  # a tensor core reads rows of bfloat16 whose length is a multiple of this
+PART = 32  # rows that are added up at once, before the sums are
+
+
+def product(layer: Any, x: Array) -> Array:
+    """Of the layer's weights with x; the bias comes later."""
+    return layer.product(x) if isinstance(layer, SplitLinear) else times(x, layer.weight)
+
+
+def bias(layer: Any) -> Array:
+    return jnp.asarray(layer.bias)  # every layer here has one
+
+
+def times(x: Array, weight: Array) -> Array:
+    """weight · x, written so that a batch of x, and one of seeds around it, multiply without a transposition: `weight @
+    x` gives the columns of a product, and turning them into rows took a GPU a quarter of an update of twenty seeds."""
+    return x.astype(weight.dtype) @ weight.T
+
+
+def activated(norm: Any, x: Array, shift: Array | None) -> Array:
+    """What a hidden layer makes of its product: the bias, LayerNorm where there is one, ReLU."""
+    if isinstance(norm, RowNorm):
+        return norm(x, shift)
+    x = x if shift is None else x + shift
+    return jax.nn.relu(x if norm is None else normalized(x, jnp.asarray(norm.weight), jnp.asarray(norm.bias)))
+
+
+def normalized(x: Array, weight: Array, bias: Array) -> Array:
+    """LayerNorm along the last axis."""
+    x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    return _unit(x, *_moments(x)) * weight + bias
+
+
+def _moments(x: Array) -> tuple[Array, Array]:
+    """The mean, and one over the deviation by E[x²] − E[x]²: both in one pass over x, of which a GPU gains a tenth."""
+    mean = jnp.mean(x, axis=-1, keepdims=True)
+    variance = jnp.maximum(jnp.mean(x**2, axis=-1, keepdims=True) - mean**2, 0.0)
+    return mean, jax.lax.rsqrt(variance + EPS)
+
+
+def _unit(x: Array, mean: Array, scale: Array) -> Array:
+    return (x - mean) * scale
+
+
+def look_up(table: Array, rows: Array) -> Array:
+    """table[rows]. The gradient adds up what belongs to the same row of the table, on a GPU in a fixed order: a scatter
+    gives other bits there every time or, where that is forbidden, sorts first."""
+    return _look_up(table, rows) if on_accelerator() else table[rows]
+
+
+@jax.custom_vjp
+def _look_up(table: Array, rows: Array) -> Array:
+    return table[rows]
+
+
+def _look_up_backward(kept: tuple[Array, Array], g: Array) -> tuple[Array, None]:
+    table, rows = kept
+    hits = jnp.arange(len(table))[:, None, None] == rows
+    return jnp.sum(jnp.where(hits, g.T, 0.0), axis=-1), None
+
+
+_look_up.defvjp(lambda table, rows: (table[rows], (table, rows)), _look_up_backward)
+
+
+# --- while training ---
+
+
+def for_training(networks: Tree, precision: Precision) -> Tree:
+    """The same networks as the device learns them fastest.
+
+    In bfloat16 every product is one, which a GPU multiplies several times faster than float32. Layers that see
+    observations, actions or z directly, and those that give actions and z, see or give them in two parts of which the
+    second holds what the first rounds away.
+    """
+    low = precision == "bfloat16"
+
+    def lowered(module: Any) -> Any:
+        if isinstance(module, eqx.nn.LayerNorm) and (low or on_accelerator()):
+            return RowNorm(jnp.asarray(module.weight), jnp.asarray(module.bias))
+        if not low or not isinstance(module, eqx.nn.Linear):
+            return module
+        if min(module.weight.shape[-2:]) >= WIDE:
+            return jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), module)
+        return SplitLinear(module.weight, bias(module))
+
+    return jax.tree.map(lowered, networks, is_leaf=lambda node: isinstance(node, eqx.nn.Linear | eqx.nn.LayerNorm))
+
+
+class SplitLinear(eqx.Module):
+    """A linear layer with few inputs or few outputs, by products in bfloat16 of twice as many."""
+
+    weight: Array
+    bias: Array
+
+    def product(self, x: Array) -> Array:
+        out_size, in_size = self.weight.shape
+        return (_times_few_inputs if in_size < out_size else _times_few_outputs)(x, self.weight)
+
+
+# Gradients are given as tangents: their transposition over a batch is a product, that of a sample's gradient is not.
+
+
+@jax.custom_jvp
+def _times_few_inputs(x: Array, weight: Array) -> Array:
+    return _aligned(_split(x)) @ _aligned(jnp.concatenate([weight.astype(jnp.bfloat16)] * 2, axis=1)).T
+
+
+@jax.custom_jvp
+def _times_few_outputs(x: Array, weight: Array) -> Array:
+    if len(weight) == 1:  # no product for a tensor core
+        return times(x, weight)
+    parts = _aligned(_split(weight.T))
+    both = jnp.matmul(x.astype(jnp.bfloat16), parts, preferred_element_type=jnp.float32)
+    return both[: len(weight)] + both[len(weight) : 2 * len(weight)]
+
+
+def times_few(x: Array, weight: Array) -> Array:
+    """weight · x for a handful of x, which is not rounded."""
+    return _times_few(x, weight) if weight.dtype == jnp.bfloat16 else times(x, weight.astype(x.dtype))
+
+
+@jax.custom_jvp
+def _times_few(x: Array, weight: Array) -> Array:
+    """As a sum, which joins the kernel of what comes next."""
+    terms = [x[i] * weight[:, i].astype(x.dtype) for i in range(x.size)]
+    return sum(terms[1:], terms[0])
+
+
+def _tangent(function: Any) -> None:
+    def rule(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
+        out = function(*primals)
+        (x, weight), (dx, dweight) = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), (primals, tangents))
+        return out, (dx @ weight.T + x @ dweight.T).astype(out.dtype)
+
+    function.defjvp(rule)
+
+
+for _function in (_times_few_inputs, _times_few_outputs, _times_few):
+    _tangent(_function)
+
+
+def _split(x: Array) -> Array:
+    """Along the last axis x in bfloat16, and behind it what that rounds away."""
+    high = jax.lax.reduce_precision(x, 8, 7)  # not a conversion there and back, which a compiler may leave out
+    return jnp.concatenate([high, x - high], axis=-1).astype(jnp.bfloat16)
+
+
+def _aligned(x: Array) -> Array:
+    """With zeros behind, along the last axis."""
+    return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, -x.shape[-1] % ALIGNED)])
+
+
+class RowNorm(eqx.Module):
+    """LayerNorm and ReLU, with a gradient that reads the input again: what the forward pass made of it in float32 is
+    four times as much to write and to read."""
+
+    weight: Array
+    bias: Array
+
+    def __call__(self, x: Array, shift: Array | None) -> Array:
+        return _norm_of_one(x, jnp.zeros_like(self.bias) if shift is None else shift, self.weight, self.bias)
+
+
+@jax.custom_batching.custom_vmap
+def _norm_of_one(x: Array, shift: Array, weight: Array, bias: Array) -> Array:
+    return jax.nn.relu(normalized(x + shift, weight, bias)).astype(x.dtype)
+
+
+@_norm_of_one.def_vmap
+def _norm_of_many(
+    _: int, batched: list[bool], x: Array, shift: Array, weight: Array, bias: Array
+) -> tuple[Array, bool]:
+    if batched == [True, False, False, False]:
+        return _norm_of_rows(x, shift, weight, bias), True
+    plain = _norm_of_one.fun  # an ensemble: every row has weights of its own
+    return jax.vmap(plain, [0 if b else None for b in batched])(x, shift, weight, bias), True
+
+
+@jax.custom_vjp
+def _norm_of_rows(x: Array, shift: Array, weight: Array, bias: Array) -> Array:
+    return _norm_forward(x, shift, weight, bias)[0]
+
+
+def _norm_forward(x: Array, shift: Array, weight: Array, bias: Array) -> tuple[Array, Any]:
+    shifted = x.astype(jnp.float32) + shift
+    moments = _moments(shifted)
+    out = jax.nn.relu(_unit(shifted, *moments) * weight + bias)
+    return out.astype(x.dtype), (x, shift, weight, bias, moments)
+
+
+def _norm_backward(kept: Any, g: Array) -> tuple[Array, Array, Array, Array]:
+    x, shift, weight, bias, moments = kept
+
+    def read(*more: Any) -> tuple[Any, ...]:
+        """LayerNorm without its weights, and the gradient behind the ReLU; behind a barrier, so that each of the three
+        passes below makes them for itself and nothing of them is written."""
+        x_, g_, moments_, *more_ = jax.lax.optimization_barrier((x, g, moments, *more))
+        unit = _unit(x_.astype(jnp.float32) + shift, *moments_)
+        return unit, jnp.where(unit * weight + bias > 0, g_.astype(unit.dtype), 0.0), *more_
+
+    unit, through = read()
+    sums = [jnp.sum(term * weight, axis=1, keepdims=True) for term in (through, through * unit)]
+    unit, through, scale, (moved, turned) = read(moments[1], sums)
+    dx = (scale * (through * weight - (moved + unit * turned) / x.shape[1])).astype(x.dtype)
+    unit, through, dx_ = read(dx)
+    dshift, dweight, dbias = (_sum_of_rows(term) for term in (dx_.astype(unit.dtype), through * unit, through))
+    return dx, dshift.astype(shift.dtype), dweight, dbias
+
+
+def _sum_of_rows(x: Array) -> Array:
+    """First of parts of them, a sum that joins the kernel which makes the rows."""
+    parts = jnp.sum(x.reshape(-1, math.gcd(len(x), PART), x.shape[1]), axis=1)
+    return jnp.sum(jax.lax.optimization_barrier(parts), axis=0)
+
+
+_norm_of_rows.defvjp(_norm_forward, _norm_backward)
