@@ -330,3 +330,18 @@ def test_a_warm_start_goes_on_from_the_last_embedding_inside_its_own_region() ->
     assert int(found.start) == 0
     cold = infer(line, jnp.array([[0.0], [-1.0]]), adaptation)
     np.testing.assert_allclose(cold.z, [0.2], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"starts": None}, {"halve_every": 2}, {"tolerance": 1e-6}, {"ascent_steps": 30}]
+)
+def test_written_for_a_gpu_the_search_finds_the_same(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Derivatives go forwards there, and a few steps are no loop."""
+    embeddings = jnp.asarray(np.random.default_rng(0).normal(size=(6, 2)), jnp.float32)
+    adaptation = Adaptation(step_size=0.05, **settings)
+    expected = infer(bumps, embeddings, adaptation)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    found = infer(bumps, embeddings, adaptation)
+    assert not np.allclose(found.z, embeddings[found.start])
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5)

@@ -17,7 +17,7 @@ Options = dict[str, str | bool]
 
 # Kernels of one CUDA graph that do not wait for each other run side by side: small ones fill a GPU only together.
 SIDE_BY_SIDE: Options = {"xla_gpu_command_buffer_scheduling_mode": "CONCURRENT"}
-TRAINING: Options = {
+TRAINING: Options = SIDE_BY_SIDE | {
     # The loop over updates is part of the graph: the host hears of none of them.
     "xla_gpu_enable_command_buffer": "FUSION,CUBLAS,CUBLASLT,CUSTOM_CALL,CUDNN,DYNAMIC_SLICE_FUSION,WHILE,CONDITIONAL",
     "xla_gpu_enable_triton_gemm": False,  # cuBLAS multiplies these sizes a few percent faster

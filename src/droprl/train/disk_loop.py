@@ -22,7 +22,7 @@ from droprl.algorithms import Algorithm
 from droprl.algorithms.protocol import State
 from droprl.compiler import on_accelerator
 from droprl.data.transitions import Prepared
-from droprl.train.loop import Loop, keys_of_update, options_for, over_seeds, updates_of_chunk
+from droprl.train.loop import Loop, keys_of_update, over_seeds, updates_of_chunk
 
 CHUNK_BYTES = 16 * 2**20  # what the batches of one chunk may take
 CHUNK_UPDATES = 64
@@ -37,8 +37,7 @@ class DiskLoop(Loop):
     def __init__(self, algorithm: Algorithm, prepared: Prepared, seeds: Sequence[int]) -> None:
         super().__init__(algorithm, prepared, seeds)
         self.chunks = Chunks(algorithm, prepared, seeds)
-        options = options_for(algorithm, len(seeds))
-        self._run_chunk = over_seeds(partial(updates_of_chunk, algorithm), n_stacked=3, donate=(0,), options=options)
+        self._run_chunk = over_seeds(partial(updates_of_chunk, algorithm), n_stacked=3, donate=(0,))
 
     def run(self, states: State, first: int, count: int) -> tuple[State, dict[str, np.ndarray]]:
         size, end, sums = self.chunks.size, first + count, None

@@ -19,7 +19,7 @@ from jax import Array
 
 from droprl.algorithms import Algorithm
 from droprl.algorithms.protocol import Metrics, State
-from droprl.compiler import SIDE_BY_SIDE, TRAINING, Options, on_accelerator, on_gpu
+from droprl.compiler import TRAINING, on_accelerator, on_gpu
 from droprl.data.transitions import Prepared, Sampler, Spec
 
 INIT, UPDATE = 0, 1  # the streams of random numbers of a seed
@@ -95,15 +95,7 @@ def _no_metrics(metrics: Callable[[], Metrics]) -> Metrics:
     return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(metrics))
 
 
-def options_for(algorithm: Algorithm, n_seeds: int) -> Options:
-    """What to compile training with: kernels that fill a GPU alone only disturb each other side by side."""
-    small = n_seeds == 1 or getattr(algorithm, "precision", "float32") == "bfloat16"
-    return on_gpu(TRAINING | SIDE_BY_SIDE if small else TRAINING)
-
-
-def over_seeds(
-    function: Callable[..., Any], n_stacked: int, donate: tuple[int, ...] = (), options: Options | None = None
-) -> Callable[..., Any]:
+def over_seeds(function: Callable[..., Any], n_stacked: int, donate: tuple[int, ...] = ()) -> Callable[..., Any]:
     """The function of one seed for all of them: the first `n_stacked` arguments have the seed as their first axis.
 
     On a CPU batching gains nothing, and a batched product rounds differently from a single one, which Adam soon
@@ -114,7 +106,7 @@ def over_seeds(
         def batched(*args: Any) -> Any:
             return jax.vmap(function, in_axes=tuple(0 if i < n_stacked else None for i in range(len(args))))(*args)
 
-        return jax.jit(batched, donate_argnums=donate, compiler_options=options)
+        return jax.jit(batched, donate_argnums=donate, compiler_options=on_gpu(TRAINING))
     of_one = jax.jit(function, donate_argnums=donate)
 
     def in_turn(*args: Any) -> Any:
@@ -142,8 +134,7 @@ class Loop:
         self._seeds = jnp.asarray(seeds, jnp.uint32)
         self._spec = prepared.spec
         self._transitions, self._probe = prepared.transitions, prepared.probe
-        options = options_for(algorithm, len(seeds))
-        self._run = over_seeds(partial(updates, algorithm), n_stacked=2, donate=(0,), options=options)
+        self._run = over_seeds(partial(updates, algorithm), n_stacked=2, donate=(0,))
         self._diagnose = over_seeds(algorithm.diagnose, n_stacked=1)
 
     def init(self) -> State:
