@@ -141,8 +141,8 @@ class DROP:
     """The cap on λ: the constraint is linear in f and unbounded, so that an uncapped λ runs away."""
 
     precision: Precision = "float32"
-    """Of the products of wide layers while training; bfloat16 is faster on a GPU (slower on a CPU) and rounds weights
-    and activations to three digits. What is learned, saved and played stays float32."""
+    """Of products while training; bfloat16 is up to twice as fast on a GPU (slower on a CPU) and rounds weights and
+    activations to three digits. What is learned, saved and played stays float32."""
     learning_rate: float = 1e-3
     """Adam's learning rate, the same for all networks."""
     batch_size: int = 1024
