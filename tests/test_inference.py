@@ -345,3 +345,9 @@ def test_written_for_a_gpu_the_search_finds_the_same(settings: dict[str, Any], m
     assert not np.allclose(found.z, embeddings[found.start])
     for a, b in zip(found, expected, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5)
+
+
+def test_a_score_that_is_no_number_is_not_climbed_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    found = infer(lambda z: jnp.where(z[0] < 9, jnp.nan, z[0]), ON_BUMPS, Adaptation())
+    assert np.isnan(found.z).all()

@@ -41,7 +41,7 @@ def whole(*shape: int) -> jax.Array:
 # --- bfloat16 ---
 
 
-def test_what_few_inputs_and_few_outputs_round_away_is_not_lost() -> None:
+def test_what_few_inputs_and_few_outputs_round_away_is_not_lost(on_a_gpu: None) -> None:
     """1 + 2⁻¹⁰ is 1 in bfloat16: against −1 nothing would be left of it."""
     near_one = jnp.asarray([1 + 2**-10, -1.0])
     few_inputs = SplitLinear(jnp.ones((WIDTH, 2)), jnp.zeros(WIDTH))
@@ -63,7 +63,7 @@ def test_what_few_inputs_and_few_outputs_round_away_is_not_lost() -> None:
     ids=["few inputs", "few outputs", "one output", "a sum"],
 )
 def test_narrow_products_and_their_gradients_are_those_of_a_linear_layer(
-    layer: Callable[[Any, Any], Any], shape: tuple[int, int]
+    layer: Callable[[Any, Any], Any], shape: tuple[int, int], on_a_gpu: None
 ) -> None:
     x, weight, g = whole(4, shape[1]), whole(*shape), whole(4, shape[0])
 
@@ -76,9 +76,14 @@ def test_narrow_products_and_their_gradients_are_those_of_a_linear_layer(
     np.testing.assert_array_equal(of_weight, g.T @ x)
 
 
-def test_training_in_bfloat16_changes_every_layer_and_in_float32_on_a_cpu_none() -> None:
+def test_which_layers_training_replaces(monkeypatch: pytest.MonkeyPatch) -> None:
     networks = DROP(width=WIDTH, embedding_size=2).init(jax.random.key(0), Spec(3, 2, 4)).networks
     assert for_training(networks, "float32") == networks
+    low = for_training(networks, "bfloat16").score_model  # on a CPU wide layers alone, as ever
+    assert isinstance(low, ScoreModel)
+    assert [layer.weight.dtype for layer in low.state_action_encoder.layers] == [jnp.float32, jnp.bfloat16]
+    assert low.score_decoder.norms == networks.score_model.score_decoder.norms  # type: ignore[union-attr]
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     low = for_training(networks, "bfloat16").score_model
     assert isinstance(low, ScoreModel)
     assert isinstance(low.state_action_encoder.layers[0], SplitLinear)
@@ -95,7 +100,7 @@ def plain(x: jax.Array, shift: jax.Array, weight: jax.Array, bias: jax.Array) ->
 
 
 def by_rows(x: jax.Array, shift: jax.Array, weight: jax.Array, bias: jax.Array) -> jax.Array:
-    return activated(RowNorm(weight, bias), x, shift)
+    return activated(RowNorm(weight, bias, low=x.dtype == jnp.bfloat16), x, shift)
 
 
 @pytest.mark.parametrize("rows", [1, 5, 64])
@@ -203,11 +208,11 @@ def test_programs_take_turns_and_are_all_compiled_at_the_first_call() -> None:
         return run
 
     in_turns = InTurns([program("a"), program("b")])
-    assert in_turns(1, None, np.zeros(2)) == "b"
+    assert in_turns("weights", np.zeros(2)) == "b"
     assert called == ["a", "b", "b"]
-    assert [in_turns(turn, None, np.ones(2)) for turn in (2, 3, 4)] == ["a", "b", "a"]
+    assert [in_turns("weights", np.ones(2)) for _ in range(3)] == ["a", "b", "a"]
     assert len(called) == 6
-    in_turns(5, None, np.zeros(3))
+    in_turns("weights", np.zeros(3))
     assert called[6:] == ["a", "b", "b"]
 
 

@@ -48,20 +48,22 @@ class InTurns:
     """
 
     def __init__(self, programs: Sequence[Callable[..., Any]]) -> None:
-        self._programs = programs
+        self._programs, self._turn = programs, 0
         self._compiled: set[Any] = set()
 
-    def __call__(self, turn: int, *given: Any) -> Any:
+    def __call__(self, weights: Any, *given: Any) -> Any:
+        """`weights` have one shape for good, the rest may have several."""
+        self._turn = (self._turn + 1) % len(self._programs)
         if len(self._programs) > 1:
-            self._compile_all(given)
-        return self._programs[turn % len(self._programs)](*given)
+            self._compile_all(weights, given)
+        return self._programs[self._turn](weights, *given)
 
-    def _compile_all(self, given: tuple[Any, ...]) -> None:
+    def _compile_all(self, weights: Any, given: tuple[Any, ...]) -> None:
         """Now, rather than in the midst of an episode."""
-        shapes = tuple(np.shape(leaf) for leaf in jax.tree.leaves(given[1:]))
+        shapes = tuple(np.shape(leaf) for leaf in jax.tree.leaves(given))
         if shapes not in self._compiled:
             for program in self._programs:
-                program(*given)
+                program(weights, *given)
             self._compiled.add(shapes)
 
 

@@ -7,6 +7,7 @@ waits for memory more than for arithmetic, so that what counts is how often acti
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, Literal, TypeVar
 
 import equinox as eqx
@@ -90,20 +91,21 @@ _look_up.defvjp(lambda table, rows: (table[rows], (table, rows)), _look_up_backw
 def for_training(networks: Tree, precision: Precision) -> Tree:
     """The same networks as the device learns them fastest.
 
-    In bfloat16 every product is one, which a GPU multiplies several times faster than float32. Layers that see
-    observations, actions or z directly, and those that give actions and z, see or give them in two parts of which the
-    second holds what the first rounds away.
+    In bfloat16 wide layers are, which a GPU multiplies several times faster than float32. There layers with fewer than
+    64 inputs or outputs are multiplied so too, but see observations, or have the weights of what they give, in two
+    parts: the second holds what the first rounds away. Gradients have one part.
     """
     low = precision == "bfloat16"
 
     def lowered(module: Any) -> Any:
-        if isinstance(module, eqx.nn.LayerNorm) and (low or on_accelerator()):
-            return RowNorm(jnp.asarray(module.weight), jnp.asarray(module.bias))
+        if isinstance(module, eqx.nn.LayerNorm) and on_accelerator():
+            return RowNorm(jnp.asarray(module.weight), jnp.asarray(module.bias), low)
         if not low or not isinstance(module, eqx.nn.Linear):
             return module
-        if min(module.weight.shape[-2:]) >= WIDE:
+        narrow, wide = sorted(module.weight.shape[-2:])
+        if narrow >= WIDE:
             return jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), module)
-        return SplitLinear(module.weight, bias(module))
+        return SplitLinear(module.weight, bias(module)) if wide >= WIDE and on_accelerator() else module
 
     return jax.tree.map(lowered, networks, is_leaf=lambda node: isinstance(node, eqx.nn.Linear | eqx.nn.LayerNorm))
 
@@ -119,15 +121,26 @@ class SplitLinear(eqx.Module):
         return (_times_few_inputs if in_size < out_size else _times_few_outputs)(x, self.weight)
 
 
-# Gradients are given as tangents: their transposition over a batch is a product, that of a sample's gradient is not.
+def _with_low_gradient(function: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:
+    """The product with its gradient in bfloat16, given as a tangent: transposed over a batch that is a product again,
+    which the gradients of the samples, added up, are not."""
+    with_gradient = jax.custom_jvp(function)
+
+    def rule(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
+        out = with_gradient(*primals)
+        (x, weight), (dx, dweight) = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), (primals, tangents))
+        return out, (dx @ weight.T + x @ dweight.T).astype(out.dtype)
+
+    with_gradient.defjvp(rule)
+    return with_gradient
 
 
-@jax.custom_jvp
+@_with_low_gradient
 def _times_few_inputs(x: Array, weight: Array) -> Array:
     return _aligned(_split(x)) @ _aligned(jnp.concatenate([weight.astype(jnp.bfloat16)] * 2, axis=1)).T
 
 
-@jax.custom_jvp
+@_with_low_gradient
 def _times_few_outputs(x: Array, weight: Array) -> Array:
     if len(weight) == 1:  # no product for a tensor core
         return times(x, weight)
@@ -138,27 +151,15 @@ def _times_few_outputs(x: Array, weight: Array) -> Array:
 
 def times_few(x: Array, weight: Array) -> Array:
     """weight · x for a handful of x, which is not rounded."""
-    return _times_few(x, weight) if weight.dtype == jnp.bfloat16 else times(x, weight.astype(x.dtype))
+    low = weight.dtype == jnp.bfloat16 and on_accelerator()
+    return _times_few(x, weight) if low else times(x, weight.astype(x.dtype))
 
 
-@jax.custom_jvp
+@_with_low_gradient
 def _times_few(x: Array, weight: Array) -> Array:
     """As a sum, which joins the kernel of what comes next."""
     terms = [x[i] * weight[:, i].astype(x.dtype) for i in range(x.size)]
     return sum(terms[1:], terms[0])
-
-
-def _tangent(function: Any) -> None:
-    def rule(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
-        out = function(*primals)
-        (x, weight), (dx, dweight) = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), (primals, tangents))
-        return out, (dx @ weight.T + x @ dweight.T).astype(out.dtype)
-
-    function.defjvp(rule)
-
-
-for _function in (_times_few_inputs, _times_few_outputs, _times_few):
-    _tangent(_function)
 
 
 def _split(x: Array) -> Array:
@@ -174,18 +175,20 @@ def _aligned(x: Array) -> Array:
 
 class RowNorm(eqx.Module):
     """LayerNorm and ReLU, with a gradient that reads the input again: what the forward pass made of it in float32 is
-    four times as much to write and to read."""
+    more to write and to read. Only the gradient of a batch is there (`grad` around `vmap`)."""
 
     weight: Array
     bias: Array
+    low: bool = eqx.field(static=True)  # reads and gives bfloat16
 
     def __call__(self, x: Array, shift: Array | None) -> Array:
-        return _norm_of_one(x, jnp.zeros_like(self.bias) if shift is None else shift, self.weight, self.bias)
+        shift = jnp.zeros_like(self.bias) if shift is None else shift
+        return _norm_of_one(x.astype(jnp.bfloat16) if self.low else x, shift, self.weight, self.bias)
 
 
 @jax.custom_batching.custom_vmap
 def _norm_of_one(x: Array, shift: Array, weight: Array, bias: Array) -> Array:
-    return jax.nn.relu(normalized(x + shift, weight, bias)).astype(x.dtype)
+    return jax.nn.relu(normalized(x.astype(weight.dtype) + shift, weight, bias)).astype(x.dtype)
 
 
 @_norm_of_one.def_vmap
@@ -204,7 +207,7 @@ def _norm_of_rows(x: Array, shift: Array, weight: Array, bias: Array) -> Array:
 
 
 def _norm_forward(x: Array, shift: Array, weight: Array, bias: Array) -> tuple[Array, Any]:
-    shifted = x.astype(jnp.float32) + shift
+    shifted = x.astype(weight.dtype) + shift
     moments = _moments(shifted)
     out = jax.nn.relu(_unit(shifted, *moments) * weight + bias)
     return out.astype(x.dtype), (x, shift, weight, bias, moments)
@@ -217,7 +220,7 @@ def _norm_backward(kept: Any, g: Array) -> tuple[Array, Array, Array, Array]:
         """LayerNorm without its weights, and the gradient behind the ReLU; behind a barrier, so that each of the three
         passes below makes them for itself and nothing of them is written."""
         x_, g_, moments_, *more_ = jax.lax.optimization_barrier((x, g, moments, *more))
-        unit = _unit(x_.astype(jnp.float32) + shift, *moments_)
+        unit = _unit(x_.astype(weight.dtype) + shift, *moments_)
         return unit, jnp.where(unit * weight + bias > 0, g_.astype(unit.dtype), 0.0), *more_
 
     unit, through = read()

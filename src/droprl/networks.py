@@ -217,7 +217,7 @@ class ScoreModel(eqx.Module):
         first = self.score_decoder.layers[0]
         of_z, of_encoding = jnp.split(first.weight, [z.size], axis=1)
         wide = times(encoded, of_encoding) + bias(first)
-        return self.score_decoder.finish((wide + times_few(z, of_z)).astype(wide.dtype))[0]
+        return self.score_decoder.finish(wide + times_few(z, of_z))[0]
 
     def each(self, observation: Array, action: Array, z: Array) -> Array:
         """(1,): a model alone is an ensemble of one."""

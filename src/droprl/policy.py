@@ -68,8 +68,7 @@ class LoadedPolicy:
         self._where = where
         # Once, not with every action; and as leaves, because taking modules apart takes longer than a small product.
         self._leaves, structure = jax.tree.flatten(jax.device_put((self.policy, scaling)))
-        (device,) = self._leaves[0].devices()
-        self._step, self._turn = _compiled_step(structure, device), 0
+        self._step = InTurns(_compiled_steps(structure, next(iter(self._leaves[0].devices()))))
         self._carry: Carry = None
         self._seen: np.ndarray | None = None
         self._n_episodes, self._n_actions = 0, 0
@@ -169,8 +168,7 @@ class LoadedPolicy:
 
     def step(self, carry: Carry, observations: np.ndarray, key: Array | None) -> tuple[Carry, np.ndarray]:
         """One step of every episode: the new memory and the actions. A policy that does not draw needs no key."""
-        self._turn += 1
-        carry, actions = self._step(self._turn, self._leaves, carry, np.asarray(observations, np.float32), key)
+        carry, actions = self._step(self._leaves, carry, np.asarray(observations, np.float32), key)
         return carry, np.array(actions)  # a copy: environments may change what they are given
 
     def adapted(self, **changes: Any) -> LoadedPolicy:
@@ -214,8 +212,8 @@ def step_policy(
 
 
 @lru_cache(maxsize=64)
-def _compiled_step(structure: Any, device: jax.Device) -> Callable[..., tuple[Carry, Array]]:
-    """One program for all policies of one structure: seeds and checkpoints share it."""
+def _compiled_steps(structure: Any, device: jax.Device) -> list[Callable[..., tuple[Carry, Array]]]:
+    """Programs for all policies of one structure: seeds and checkpoints share them."""
 
     def program(**settings: Any) -> Callable[..., tuple[Carry, Array]]:
         def step(leaves: list[Array], carry: Carry, observations: Array, key: Array | None) -> tuple[Carry, Array]:
@@ -226,9 +224,9 @@ def _compiled_step(structure: Any, device: jax.Device) -> Callable[..., tuple[Ca
 
     host = host_of(device)
     if host is None:
-        return InTurns([program()])
+        return [program()]
     there = jax.sharding.SingleDeviceSharding(device), host
-    return InTurns([program(compiler_options=on_gpu(SIDE_BY_SIDE), out_shardings=there) for _ in range(2)])
+    return [program(compiler_options=on_gpu(SIDE_BY_SIDE), out_shardings=there) for _ in range(2)]
 
 
 @jax.jit

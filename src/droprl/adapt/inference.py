@@ -104,7 +104,10 @@ def ascend(score: Score, z: Array, starts: Array, embeddings: Array, adaptation:
             z, starts = z[chosen], starts[chosen]
     scores = jax.vmap(score)(z)
     best = jnp.argmax(scores)
-    return Inferred(z[best], scores[best], starts[best])
+    found = Inferred(z[best], scores[best], starts[best])
+    if on_accelerator():  # derivatives forwards may be numbers where the score is none: then z is none either
+        found = found._replace(z=found.z + 0.0 * found.score)
+    return found
 
 
 def climb(
@@ -131,7 +134,7 @@ def _with_gradient(score: Score, n_starts: int, size: int) -> Callable[[Array], 
             return value, slope
 
         value, gradient = jax.vmap(along, out_axes=(None, 0))(jnp.eye(size, dtype=z.dtype))
-        return value, gradient
+        return value, gradient.astype(z.dtype)
 
     return forwards
 
