@@ -150,7 +150,7 @@ def show(found: list[Latency]) -> None:
     Console().print(table)
 
 
-def figure(found: list[Latency]) -> str:
+def figure(found: list[Latency], device: str) -> str:
     """The latency along N, K and environments, the other two at their defaults and N at 1000."""
     default = Adaptation()
     of_default = [f for f in found if f.starts == default.starts]
@@ -165,10 +165,10 @@ def figure(found: list[Latency]) -> str:
     }
     panels = []
     for title, points in along.items():
-        median = {x: f.median_ms for x, f in points.items()}
-        worst = {x: f.p99_ms for x, f in points.items()}
+        median = {x: points[x].median_ms for x in sorted(points)}
+        worst = {x: points[x].p99_ms for x in sorted(points)}
         panels.append(Panel("ms for one call", title, {"median": median, "99th percentile": worst}))
-    note = f"{jax.devices()[0].device_kind}; networks of the paper's sizes; observations and actions on the host"
+    note = f"{device}; networks of the paper's sizes; observations and actions on the host"
     return draw("What an adapted action costs", note, panels)
 
 
@@ -177,8 +177,13 @@ def main() -> None:
     parser.add_argument("--sweep", action="store_true")
     parser.add_argument("--seconds", type=float, default=2.0, help="for each point of the sweep")
     parser.add_argument("--out", type=Path, help="for latency.json and latency.svg of the sweep")
+    parser.add_argument("--draw", action="store_true", help="only latency.svg again, of the latency.json in OUT")
     given = parser.parse_args()
     settings = paper_sizes()
+    if given.draw:
+        content = json.loads((given.out / "latency.json").read_text())
+        (given.out / "latency.svg").write_text(figure([Latency(**p) for p in content["points"]], content["device"]))
+        return
     if given.sweep:
         found = list(sweep(settings, given.seconds))
         show(found)
@@ -186,7 +191,7 @@ def main() -> None:
         if given.out:
             given.out.mkdir(parents=True, exist_ok=True)
             (given.out / "latency.json").write_text(json.dumps(content, indent=1) + "\n")
-            (given.out / "latency.svg").write_text(figure(found))
+            (given.out / "latency.svg").write_text(figure(found, content["device"]))
         print(json.dumps({"device": content["device"], "jax": content["jax"]}))
         return
     ratio, literal, default = speedup(settings)

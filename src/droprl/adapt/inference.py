@@ -21,8 +21,9 @@ InferenceRule = Literal["first", "best", "grad", "best-ada", "grad-ada"]
 RULES: tuple[InferenceRule, ...] = ("best", "grad", "best-ada", "grad-ada")  # the paper's; first is a baseline
 GuardFallback = Literal["start", "nearest"]
 Score = Callable[[Array], Array]
-MOST_UNROLLED = 10  # ascent steps that an accelerator takes without a loop,
-MOST_FORWARDS = 64  # derivatives that are worth making forwards there
+# On an accelerator:
+MOST_UNROLLED = 10  # ascent steps that are taken without a loop
+MOST_FORWARDS = 64  # derivatives that are worth making forwards
 
 
 @dataclass(frozen=True)
