@@ -91,6 +91,18 @@ def test_which_layers_training_replaces(monkeypatch: pytest.MonkeyPatch) -> None
     assert all(isinstance(norm, RowNorm) for norm in low.score_decoder.norms)
 
 
+@pytest.mark.parametrize("depths", [(2, 2, 3, 2, 3), (1, 1, 1, 1, 1)])
+def test_bfloat16_trains_networks_of_any_size_on_a_cpu(depths: tuple[int, int, int, int, int]) -> None:
+    """XLA has no product of bfloat16 that gives float32 there, for some shapes."""
+    drop = DROP(width=32, depths=depths, precision="bfloat16", batch_size=8, embedding_size=2, n_sub_tasks=2)
+    drop = replace(drop, trajectories_per_sub_task=1, discount=0.9)
+    prepared = drop.prepare(make_dataset([(8, "timeout"), (9, "terminal")], next_observations=True))
+    state = drop.init(jax.random.key(0), prepared.spec)
+    batch = prepared.transitions.sample(jax.random.key(1), drop.batch_size)
+    _, metrics = jax.jit(drop.update)(state, batch, jax.random.key(2))
+    assert all(np.isfinite(value) for value in metrics.values())
+
+
 # --- LayerNorm and ReLU ---
 
 
