@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from builders import make_dataset
+from builders import Layout, make_dataset
 
 from droprl.algorithms import DROP
 from droprl.compiler import TRAINING, InTurns, on_gpu
@@ -36,6 +36,21 @@ def some(*shape: int) -> jax.Array:
 def whole(*shape: int) -> jax.Array:
     """Small whole numbers, whose sums of products bfloat16 has exactly."""
     return jnp.asarray(rng.integers(-2, 3, size=shape), jnp.float32)
+
+
+def learning(**settings: Any) -> tuple[DROP, tuple[Any, ...]]:
+    """DROP on a few episodes, and what its loss is asked for: networks, f̄, λ, a batch and a key."""
+    layout: Layout = [(12, "timeout"), (9, "terminal"), (15, "timeout"), (10, "terminal")]
+    dataset = make_dataset(layout, next_observations=True, observation_size=4)
+    drop = DROP(**{"width": WIDTH, "batch_size": 32, "n_sub_tasks": 4, "discount": 0.9, **settings}).resolve(dataset)
+    prepared = drop.prepare(dataset)
+    state = drop.init(jax.random.key(0), prepared.spec)
+    batch = prepared.transitions.sample(jax.random.key(1), drop.batch_size)
+    return drop, (state.networks, state.averaged.score_model, jnp.asarray(0.7), batch, jax.random.key(2))
+
+
+def gradient(drop: DROP, given: tuple[Any, ...]) -> Any:
+    return jax.jit(jax.grad(lambda *g: drop.loss(*g), has_aux=True))(*given)  # a new function: traced anew
 
 
 # --- bfloat16 ---
@@ -91,16 +106,22 @@ def test_which_layers_training_replaces(monkeypatch: pytest.MonkeyPatch) -> None
     assert all(isinstance(norm, RowNorm) for norm in low.score_decoder.norms)
 
 
+def test_bfloat16_products_round_and_leave_what_is_learned_alone() -> None:
+    exact, given = learning()
+    (full, values), (rounded, near) = gradient(exact, given), gradient(replace(exact, precision="bfloat16"), given)
+    for name in ("clone_loss", "td_loss"):
+        assert float(near[name]) != float(values[name])
+        assert float(near[name]) == pytest.approx(float(values[name]), rel=0.03)
+    flat = [np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(g)]) for g in (full, rounded)]
+    assert flat[1].dtype == np.float32
+    assert np.linalg.norm(flat[1] - flat[0]) < 0.05 * np.linalg.norm(flat[0])
+
+
 @pytest.mark.parametrize("depths", [(2, 2, 3, 2, 3), (1, 1, 1, 1, 1)])
-def test_bfloat16_trains_networks_of_any_size_on_a_cpu(depths: tuple[int, int, int, int, int]) -> None:
+def test_bfloat16_trains_networks_of_any_size_on_a_cpu(depths: tuple[int, ...]) -> None:
     """XLA has no product of bfloat16 that gives float32 there, for some shapes."""
-    drop = DROP(width=32, depths=depths, precision="bfloat16", batch_size=8, embedding_size=2, n_sub_tasks=2)
-    drop = replace(drop, trajectories_per_sub_task=1, discount=0.9)
-    prepared = drop.prepare(make_dataset([(8, "timeout"), (9, "terminal")], next_observations=True))
-    state = drop.init(jax.random.key(0), prepared.spec)
-    batch = prepared.transitions.sample(jax.random.key(1), drop.batch_size)
-    _, metrics = jax.jit(drop.update)(state, batch, jax.random.key(2))
-    assert all(np.isfinite(value) for value in metrics.values())
+    found, _ = gradient(*learning(width=32, depths=depths, precision="bfloat16"))
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(found))
 
 
 # --- LayerNorm and ReLU ---
@@ -177,23 +198,10 @@ def test_looking_up_on_a_gpu_adds_up_the_gradients_of_a_row(on_a_gpu: None) -> N
 def test_an_update_written_for_a_gpu_learns_what_one_written_for_a_cpu_does(
     settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dataset = make_dataset(
-        [(12, "timeout"), (9, "terminal"), (15, "timeout"), (10, "terminal")],
-        next_observations=True,
-        observation_size=4,
-    )
-    drop = replace(DROP(width=WIDTH, batch_size=32, n_sub_tasks=4, discount=0.9), **settings).resolve(dataset)
-    prepared = drop.prepare(dataset)
-    state = drop.init(jax.random.key(0), prepared.spec)
-    batch = prepared.transitions.sample(jax.random.key(1), drop.batch_size)
-    given = state.networks, state.averaged.score_model, jnp.asarray(0.5), batch, jax.random.key(2)
-
-    def gradient() -> Any:
-        return jax.jit(jax.grad(lambda *g: drop.loss(*g), has_aux=True))(*given)  # a new function: traced anew
-
-    of_cpu, metrics = gradient()
+    drop, given = learning(**settings)
+    of_cpu, metrics = gradient(drop, given)
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    of_gpu, same = gradient()
+    of_gpu, same = gradient(drop, given)
     for name, value in metrics.items():
         assert float(same[name]) == pytest.approx(float(value), rel=1e-4, abs=1e-6), name
     for a, b in zip(jax.tree.leaves(of_gpu), jax.tree.leaves(of_cpu), strict=True):

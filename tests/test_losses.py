@@ -20,7 +20,6 @@ from scipy import stats
 from droprl.algorithms.bc import BC
 from droprl.algorithms.drop import DROP, DropState, Networks
 from droprl.data.transitions import Batch, Spec
-from droprl.layers import for_training
 from droprl.networks import MLP, AnyScoreModel, BehaviorPolicy, ScoreModel, TaskEmbedding
 
 T = TypeVar("T")
@@ -393,23 +392,3 @@ def test_behaviour_cloning_is_equation_4_with_nothing_else() -> None:
         for s, a in zip(np.asarray(batch.observation), np.asarray(batch.action), strict=True)
     ]
     assert float(jax.jit(bc._loss)(policy, batch)) == pytest.approx(np.mean(expected), rel=1e-6)
-
-
-def test_bfloat16_products_round_and_leave_small_layers_and_what_is_learned_alone() -> None:
-    with jax.enable_x64(False):
-        exact = replace(PAPER_LIKE, width=64)
-        state, batch = jax.jit(exact.init, static_argnums=1)(KEY, SPEC), jax.tree.map(jnp.asarray, make_batch())
-        batch = jax.tree.map(lambda leaf: leaf.astype(jnp.float32) if leaf.dtype == jnp.float64 else leaf, batch)
-        given = state.networks, state.averaged.score_model, jnp.asarray(0.7, jnp.float32), batch, KEY
-        rounded = replace(exact, precision="bfloat16")
-        found = [jax.jit(jax.grad(drop.loss, has_aux=True))(*given) for drop in (exact, rounded)]
-        gradients, values = zip(*found, strict=True)
-        for name in ("clone_loss", "td_loss"):
-            assert float(values[0][name]) != float(values[1][name])
-            assert float(values[1][name]) == pytest.approx(float(values[0][name]), rel=0.03)
-        flat = [np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(g)]) for g in gradients]
-        assert flat[1].dtype == np.float32
-        assert np.linalg.norm(flat[1] - flat[0]) < 0.05 * np.linalg.norm(flat[0])
-        lowered = for_training(state.networks.score_model, "bfloat16")
-        assert [layer.weight.dtype for layer in lowered.state_action_encoder.layers] == [jnp.float32]
-        assert [layer.weight.dtype for layer in lowered.score_decoder.layers] == [jnp.bfloat16] * 2 + [jnp.float32]
