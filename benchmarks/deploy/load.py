@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 import tyro
 
-from droprl.policy import LoadedPolicy, load_policy
+from droprl.loaded import LoadedPolicy, load_policy
 
 HEAD = "POST /act HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s"
 COMPANY = (2, 4, 8, 16, 32, 64)  # rows that `policy.act` is given at once

@@ -28,7 +28,7 @@ import onnxruntime
 import droprl
 from droprl.deploy.agreement import agreement
 from droprl.deploy.program import program_of
-from droprl.policy import LoadedPolicy
+from droprl.loaded import LoadedPolicy
 
 HERE = Path(__file__).parent
 DATASETS = ("hopper-medium-replay", "walker2d-medium-replay", "halfcheetah-medium-replay")

@@ -50,14 +50,14 @@ from scipy import stats
 
 from droprl.algorithms import BC, DT
 from droprl.data import Dataset, load_dataset
-from droprl.data.maze import make_maze_dataset
+from droprl.data.maze_walks import make_maze_dataset
 from droprl.data.scaling import fit_scaling
-from droprl.data.simulation import make_env
+from droprl.environments.simulation import make_env
 from droprl.evaluation import evaluate
 from droprl.evaluation.evaluation import EVALUATION_SEED
-from droprl.policy import policy_of_run
+from droprl.files.storage import write_json
+from droprl.loaded import policy_of_run
 from droprl.train import fit
-from droprl.train.storage import write_json
 
 Measure = Literal["return", "error"]
 MEASURES: tuple[Measure, ...] = ("return", "error")

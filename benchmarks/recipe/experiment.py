@@ -24,13 +24,13 @@ from measures import favourites, held_out_measures, preference
 from players import Players
 from stack import Stack, with_adaptation
 
-from droprl.adapt import FixedPolicy
 from droprl.algorithms import ALGORITHMS, DROP, Algorithm
+from droprl.algorithms.saved import algorithm_to_dict
 from droprl.data import Dataset, load_dataset
-from droprl.data.maze import make_maze_dataset
+from droprl.data.maze_walks import make_maze_dataset
 from droprl.data.transitions import Prepared
 from droprl.evaluation.evaluation import EVALUATION_SEED
-from droprl.train.config import algorithm_to_dict
+from droprl.policies import FixedPolicy
 
 MAZE_STEPS = 100_000
 PARTS = 20  # of a training: its last ones may be kept and played

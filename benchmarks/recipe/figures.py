@@ -21,6 +21,7 @@ from summary import Experiment, Played, dataset_named, load_experiment
 
 from droprl.errors import DropError
 from droprl.evaluation.statistics import standard_error
+from droprl.files.storage import write_bytes
 from droprl.report import svg
 from droprl.report.charts import frame
 from droprl.report.figure import (
@@ -40,7 +41,6 @@ from droprl.report.figure import (
     panels,
     place_axis,
 )
-from droprl.train.storage import write_bytes
 
 OUT = Path(__file__).parents[2] / "docs" / "figures"
 NAMES = {  # what a reader sees for a variant or a play; others stand under their own name

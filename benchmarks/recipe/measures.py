@@ -14,7 +14,7 @@ from droprl.adapt import AdaptivePolicy
 from droprl.algorithms.scoring import calibration
 from droprl.data import Dataset
 from droprl.data.transitions import Prepared, transition_table
-from droprl.networks import score_of_behavior
+from droprl.networks.critics import score_of_behavior
 
 MEASURED_STEPS = 4096
 

@@ -67,7 +67,7 @@ class Players:
 
 
 def _work(pipe: Connection, names: dict[str, tuple[str, Any]], mine: list[tuple[int, str, int]]) -> None:
-    from droprl.data.simulation import make_env
+    from droprl.environments.simulation import make_env
 
     memory = {k: SharedMemory(name) for k, (name, _) in names.items()}
     arrays = {k: np.ndarray(shape, np.float64, memory[k].buf) for k, (_, shape) in names.items()}

@@ -15,8 +15,8 @@ from pathlib import Path
 from droprl.algorithms import DROP
 from droprl.bench.task_data import find_task_data
 from droprl.evaluation import evaluate
+from droprl.files.storage import write_json
 from droprl.select import FQE, select
-from droprl.train.storage import write_json
 
 N_SUB_TASKS = (5, 10, 20, 50, 100)
 ASCENT_STEPS = (0, 10)

@@ -26,10 +26,10 @@ from rich.table import Table
 from droprl import evaluate, fit
 from droprl.adapt import Adaptation
 from droprl.algorithms import DROP
-from droprl.data.maze import make_maze_dataset
+from droprl.data.maze_walks import make_maze_dataset
 from droprl.data.scaling import Scaling
 from droprl.data.transitions import Spec
-from droprl.policy import LoadedPolicy, Origin
+from droprl.loaded import LoadedPolicy, Origin
 
 LITERAL = Adaptation(ascent_steps=100, starts=None)
 OBSERVATIONS, ACTIONS, N = 17, 6, 1000  # HalfCheetah's; the paper's largest N

@@ -76,7 +76,7 @@ def mapped_vs_memory(rows: int = 200_000, rounds: int = 5, updates: int = 1024) 
 
 
 def _loop(dataset: Dataset, algorithm: Any, seeds: int) -> tuple[Loop, Prepared]:
-    from droprl.train.fit import make_loop
+    from droprl.train.training import make_loop
 
     resolved = algorithm.resolve(dataset)
     prepared = resolved.prepare(dataset)

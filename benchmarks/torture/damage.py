@@ -29,8 +29,8 @@ from droprl import fit, load_policy
 from droprl.data import load_dataset, map_dataset
 from droprl.data.on_disk import DESCRIPTION
 from droprl.errors import DropError
+from droprl.files.seals import digest, read_sealed, sealed
 from droprl.finetuning.ledger import Ledger, Played
-from droprl.seals import digest, read_sealed, sealed
 from droprl.train import Run
 from droprl.train.loop import init_seed
 

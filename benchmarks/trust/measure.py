@@ -25,13 +25,13 @@ from rich.table import Table
 
 from droprl import DROP, Dataset, Run, fit, load_dataset, load_policy
 from droprl.data.dataset import normalized_scores
-from droprl.data.maze import make_maze_dataset
+from droprl.data.maze_walks import make_maze_dataset
 from droprl.errors import DropError
 from droprl.evaluation.evaluation import EVALUATION_SEED, task_of
 from droprl.evaluation.statistics import bootstrap_interval
-from droprl.policy import LoadedPolicy
+from droprl.files.settings import differences
+from droprl.loaded import LoadedPolicy
 from droprl.rollout import rollout
-from droprl.train.config import differences
 
 Constraint = Literal["lagrangian", "none"]
 RESULTS = Path(__file__).parent / "results"

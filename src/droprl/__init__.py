@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from droprl.deploy import export_onnx
     from droprl.evaluation import Evaluation, evaluate
     from droprl.finetuning import FineTuning, finetune
-    from droprl.policy import load_policy
+    from droprl.loaded import load_policy
     from droprl.train import Run, fit
 
 __all__ = [
@@ -68,7 +68,7 @@ _HOME = {
     "evaluate": "evaluation",
     "FineTuning": "finetuning",
     "finetune": "finetuning",
-    "load_policy": "policy",
+    "load_policy": "loaded",
     "Run": "train",
     "fit": "train",
 }

@@ -17,10 +17,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from droprl.adapt.policy import Carry, Episode, tell_rewards
-from droprl.data.simulation import make_env
+from droprl.adapt.adaptive import Episode
+from droprl.environments.simulation import make_env
 from droprl.errors import DropError
-from droprl.policy import LoadedPolicy, step_policy
+from droprl.loaded import LoadedPolicy, step_policy
+from droprl.policies.policy import Carry, tell_rewards
 
 Environment = gymnasium.Env[Any, Any]
 EnvMaker = Callable[[], Environment]

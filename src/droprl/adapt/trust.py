@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from droprl.adapt.adaptive import AdaptivePolicy, Episode
 from droprl.adapt.guard import nearest_distance
-from droprl.adapt.policy import AdaptivePolicy, Carry, Episode, Policy
 from droprl.data.support import Support
+from droprl.policies.policy import Carry, Policy
 
 
 class Trust(NamedTuple):

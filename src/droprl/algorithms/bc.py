@@ -16,15 +16,15 @@ import numpy as np
 import optax
 from jax import Array
 
-from droprl.adapt import FixedPolicy
 from droprl.algorithms.averaging import averaged
-from droprl.algorithms.diagnostics import Check
+from droprl.algorithms.judging import Check
 from droprl.algorithms.protocol import Metrics
 from droprl.data.dataset import Dataset
 from droprl.data.decompose import SubTasks, rank_sub_tasks
 from droprl.data.transitions import Batch, Prepared, Probe, Spec, prepare
 from droprl.errors import require
-from droprl.networks import BehaviorPolicy, PolicyHead
+from droprl.networks.actors import BehaviorPolicy, PolicyHead
+from droprl.policies import FixedPolicy
 
 
 class BCState(NamedTuple):

@@ -23,15 +23,16 @@ import optax
 from jax import Array
 from jax.flatten_util import ravel_pytree
 
-from droprl.adapt import FixedPolicy
 from droprl.algorithms.averaging import averaged
-from droprl.algorithms.diagnostics import Check, design_checks, r_squared, spearman
+from droprl.algorithms.judging import Check, design_checks, r_squared, spearman
 from droprl.algorithms.protocol import Metrics
 from droprl.data.dataset import Dataset
 from droprl.data.decompose import SubTasks, rank_sub_tasks
 from droprl.data.transitions import Batch, Prepared, Probe, Spec, Strata, Stratified, prepare
 from droprl.errors import DropError, require
-from droprl.networks import MLP, BehaviorPolicy
+from droprl.networks.actors import BehaviorPolicy
+from droprl.networks.perceptrons import MLP
+from droprl.policies import FixedPolicy
 
 POLICIES = 32  # as many designs as COMs has in a batch
 LEAST_MULTIPLIER = 1e-3  # α falls no lower, or it would take as long to come back as it was not needed

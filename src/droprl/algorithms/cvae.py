@@ -19,7 +19,7 @@ from jax import Array
 from droprl.adapt import Adaptation, AdaptivePolicy
 from droprl.adapt.inference import embedding_box
 from droprl.algorithms.averaging import averaged_networks
-from droprl.algorithms.diagnostics import Check, cvae_checks
+from droprl.algorithms.judging import Check, cvae_checks
 from droprl.algorithms.protocol import Metrics
 from droprl.algorithms.scoring import (
     Constraint,
@@ -36,7 +36,9 @@ from droprl.data.returns import choose_discount
 from droprl.data.tasks import equal_sub_tasks
 from droprl.data.transitions import Batch, Prepared, Probe, Spec, prepare
 from droprl.errors import DropError, SettingError, require
-from droprl.networks import AnyScoreModel, BehaviorPolicy, Conditioning, LatentEncoder, PolicyHead
+from droprl.networks.actors import BehaviorPolicy, Conditioning, PolicyHead
+from droprl.networks.critics import AnyScoreModel
+from droprl.networks.embeddings import LatentEncoder
 
 
 class CVAENetworks(eqx.Module):

@@ -13,14 +13,15 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from droprl.adapt import Adaptation, FixedPolicy
+from droprl.adapt import Adaptation
 from droprl.algorithms.averaging import averaged
-from droprl.algorithms.diagnostics import Check, distillation_check, r_squared
 from droprl.algorithms.drop import DROP, DropState
+from droprl.algorithms.judging import Check, distillation_check, r_squared
 from droprl.algorithms.protocol import Metrics, State
 from droprl.data.transitions import Batch, Probe, Spec
 from droprl.errors import require
-from droprl.networks import BehaviorPolicy
+from droprl.networks.actors import BehaviorPolicy
+from droprl.policies import FixedPolicy
 
 NO_EMBEDDING = (0,)
 

@@ -21,7 +21,7 @@ from jax import Array
 from droprl.adapt import Adaptation, AdaptivePolicy
 from droprl.adapt.inference import embedding_box
 from droprl.algorithms.averaging import averaged_networks
-from droprl.algorithms.diagnostics import Check, drop_checks, spearman
+from droprl.algorithms.judging import Check, drop_checks, spearman
 from droprl.algorithms.protocol import Metrics
 from droprl.algorithms.scoring import (
     Constraint,
@@ -39,17 +39,10 @@ from droprl.data.returns import choose_discount
 from droprl.data.tasks import equal_sub_tasks, paper_sub_tasks
 from droprl.data.transitions import Batch, Prepared, Probe, Spec, prepare
 from droprl.errors import DropError, SettingError, require
-from droprl.layers import Precision, for_training, look_up
-from droprl.networks import (
-    AnyScoreModel,
-    BehaviorPolicy,
-    Conditioning,
-    EmbeddingSpace,
-    PolicyHead,
-    TaskEmbedding,
-    clone_error,
-    score_of_behavior,
-)
+from droprl.networks.actors import BehaviorPolicy, Conditioning, PolicyHead, clone_error
+from droprl.networks.critics import AnyScoreModel, score_of_behavior
+from droprl.networks.embeddings import EmbeddingSpace, TaskEmbedding
+from droprl.networks.layers import Precision, for_training, look_up
 
 
 class Networks(eqx.Module):

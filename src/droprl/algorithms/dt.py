@@ -17,7 +17,7 @@ import numpy as np
 import optax
 from jax import Array
 
-from droprl.algorithms.diagnostics import Check, return_check
+from droprl.algorithms.judging import Check, return_check
 from droprl.algorithms.protocol import Metrics
 from droprl.data.dataset import Dataset
 from droprl.data.returns import returns_spread

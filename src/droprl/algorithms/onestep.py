@@ -21,15 +21,16 @@ import numpy as np
 import optax
 from jax import Array
 
-from droprl.adapt import FixedPolicy
 from droprl.algorithms.averaging import averaged_networks
-from droprl.algorithms.diagnostics import Check, onestep_checks
+from droprl.algorithms.judging import Check, onestep_checks
 from droprl.algorithms.protocol import Metrics
 from droprl.algorithms.scoring import calibration, td_loss
 from droprl.data.dataset import Dataset
 from droprl.data.transitions import Batch, Prepared, Probe, Spec, prepare
 from droprl.errors import require
-from droprl.networks import AnyScoreModel, BehaviorPolicy, ScoreEnsemble, ScoreModel, score_of_behavior
+from droprl.networks.actors import BehaviorPolicy
+from droprl.networks.critics import AnyScoreModel, ScoreEnsemble, ScoreModel, score_of_behavior
+from droprl.policies import FixedPolicy
 
 NO_EMBEDDING = (0,)
 

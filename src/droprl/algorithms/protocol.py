@@ -6,10 +6,11 @@ from typing import Any, ClassVar, Protocol, Self
 
 from jax import Array
 
-from droprl.adapt import Adaptation, Policy
-from droprl.algorithms.diagnostics import Check
+from droprl.adapt import Adaptation
+from droprl.algorithms.judging import Check
 from droprl.data.dataset import Dataset
 from droprl.data.transitions import Prepared, Spec
+from droprl.policies import Policy
 
 State = Any  # a PyTree of arrays: weights, targets, optimiser; saved and restored leaf by leaf
 Drawn = Any  # what its `Prepared` draws and shows: a `Batch` and a `Probe`, or windows, or steps in strata

@@ -16,15 +16,15 @@ import numpy as np
 import optax
 from jax import Array
 
-from droprl.adapt import FixedPolicy
 from droprl.algorithms.bc import BCState, cloning_update
-from droprl.algorithms.diagnostics import Check, rvs_checks
+from droprl.algorithms.judging import Check, rvs_checks
 from droprl.algorithms.protocol import Metrics
 from droprl.data.dataset import Dataset
 from droprl.data.returns import average_returns_to_go
 from droprl.data.transitions import Batch, Prepared, Probe, Spec, prepare
 from droprl.errors import DropError, SettingError, require
-from droprl.networks import BehaviorPolicy, Conditioning, PolicyHead
+from droprl.networks.actors import BehaviorPolicy, Conditioning, PolicyHead
+from droprl.policies import FixedPolicy
 
 POOR = 0.1  # the quantile of the outcomes that stands for a poor target in the diagnosis
 

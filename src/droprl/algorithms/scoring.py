@@ -12,10 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from droprl.algorithms.diagnostics import r_squared
+from droprl.algorithms.judging import r_squared
 from droprl.algorithms.protocol import Metrics
 from droprl.data.transitions import Batch, Spec
-from droprl.networks import AnyScoreModel, BehaviorPolicy, ScoreEnsemble, ScoreModel
+from droprl.networks.actors import BehaviorPolicy
+from droprl.networks.critics import AnyScoreModel, ScoreEnsemble, ScoreModel
 
 Constraint = Literal["lagrangian", "hinge", "none"]
 

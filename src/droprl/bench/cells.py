@@ -19,8 +19,8 @@ from droprl.bench.results import Bench
 from droprl.bench.suite import Method
 from droprl.bench.task_data import data_record, find_task_data, refuse_other_data, task_source
 from droprl.evaluation import evaluate
+from droprl.files.storage import write_json
 from droprl.train import Run, fit
-from droprl.train.storage import write_json
 
 
 class Cell(NamedTuple):

@@ -18,9 +18,9 @@ import numpy as np
 
 from droprl.bench.suite import Method, Suite, file_name, suite_from_json
 from droprl.errors import DropError
-from droprl.seals import read_json
+from droprl.files.seals import read_json
+from droprl.files.storage import write_bytes, write_json
 from droprl.train.checkpoints import KEEP
-from droprl.train.storage import write_bytes, write_json
 
 COLUMNS = ("task", "method", "play", "seed", "step", "episode", "return", "score", "length")
 WHEN = {1: "last checkpoint", KEEP: f"mean of the last {KEEP} checkpoints"}  # what a score may be of; never of the best

@@ -20,7 +20,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from droprl.bench.cells import Cell, cells_of, is_done, run_cell
-from droprl.bench.kept import refuse_other_settings, with_kept
+from droprl.bench.existing import refuse_other_settings, with_kept
 from droprl.bench.results import Bench
 from droprl.bench.task_data import task_source
 from droprl.errors import DropError, reason

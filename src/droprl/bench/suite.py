@@ -12,10 +12,11 @@ from typing import Any, Literal, get_args
 
 from droprl.adapt import Adaptation
 from droprl.algorithms import ALGORITHMS, Algorithm
+from droprl.algorithms.saved import algorithm_from_dict, algorithm_to_dict
 from droprl.errors import DropError
 from droprl.evaluation.evaluation import Protocol
+from droprl.files.settings import from_dict
 from droprl.train.checkpoints import KEEP
-from droprl.train.config import algorithm_from_dict, algorithm_to_dict, from_dict
 
 FigureKind = Literal["plays", "methods", "dots", "training"]
 _FOLDER = resources.files("droprl.bench").joinpath("suites")

@@ -13,12 +13,12 @@ from typing import get_args
 import numpy as np
 
 from droprl.bench.budget import BUDGETS, method_curves
+from droprl.bench.published import published_scores
 from droprl.bench.results import WHEN, Bench
 from droprl.bench.suite import label
 from droprl.bench.task_data import data_words
 from droprl.data.tasks import find_task
 from droprl.evaluation.statistics import EXPERT, Aggregate, aggregate, pairwise_improvement, standard_error
-from droprl.report.published import published_scores
 from droprl.report.table import Cell, Number, Table, best_in_bold, save_tables
 from droprl.train.checkpoints import KEEP
 

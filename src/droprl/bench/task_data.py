@@ -17,7 +17,8 @@ import h5py
 from droprl.bench.results import Bench
 from droprl.data import Dataset, load_dataset
 from droprl.data.d4rl import HDF5_SUFFIXES
-from droprl.data.maze import MAZES, env_id, make_maze_dataset
+from droprl.data.maze_walks import make_maze_dataset
+from droprl.environments.mazes import MAZES, env_id
 from droprl.errors import DropError
 
 MAZE_STEPS = 100_000  # of the mazes that are made on the spot

@@ -19,7 +19,7 @@ from droprl.bench.runner import missing_cells
 from droprl.bench.tables import write_tables
 from droprl.cli.options import parse, use_compilation_cache
 from droprl.errors import DropError
-from droprl.train.storage import write_bytes
+from droprl.files.storage import write_bytes
 
 HERE = "local"  # --ray without an address
 SuiteName = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="SUITE")]

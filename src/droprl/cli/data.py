@@ -13,10 +13,11 @@ import tyro
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from droprl.cli.describe import print_description
 from droprl.cli.options import Source, SourceOptions, parse, print_json
 from droprl.data import Dataset, map_dataset, save_d4rl
-from droprl.data.describe import describe, print_description
-from droprl.data.maze import make_maze_dataset
+from droprl.data.describe import describe
+from droprl.data.maze_walks import make_maze_dataset
 
 
 @dataclass(frozen=True)

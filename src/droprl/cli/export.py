@@ -9,7 +9,7 @@ from pathlib import Path
 from droprl.cli.evaluate import AdaptationOptions
 from droprl.cli.options import Folder, parse
 from droprl.errors import DropError
-from droprl.policy import load_policy
+from droprl.loaded import load_policy
 
 
 @dataclass(frozen=True)

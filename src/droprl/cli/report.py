@@ -11,14 +11,14 @@ import tyro
 from rich.console import Console
 
 from droprl.bench import SUITES, Bench, load_bench, load_suite
-from droprl.bench.report import as_played, build_suite_report
+from droprl.bench.page.build import as_played, build_suite_report
+from droprl.bench.page.render import write_suite_report
 from droprl.bench.tables import write_tables
 from droprl.cli.options import parse, use_compilation_cache
 from droprl.errors import DropError
 from droprl.report import write_report
 from droprl.report.build import build_report
 from droprl.report.run_tables import run_tables
-from droprl.report.suite_page import write_suite_report
 from droprl.report.table import save_tables
 from droprl.train import Run
 

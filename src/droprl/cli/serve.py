@@ -12,7 +12,7 @@ import tyro
 from droprl.cli.evaluate import AdaptationOptions
 from droprl.cli.options import Folder, parse, use_compilation_cache
 from droprl.errors import DropError, require
-from droprl.policy import load_policy
+from droprl.loaded import load_policy
 
 TOKEN_VARIABLE = "DROP_TOKEN"
 MOST_ROWS = 4096

@@ -362,7 +362,7 @@ def _environment_bounds(env: str | None, size: int) -> tuple[np.ndarray, np.ndar
     try:
         import gymnasium
 
-        from droprl.data.simulation import make_env
+        from droprl.environments.simulation import make_env
 
         made = make_env(env)
         space = made.action_space

@@ -33,7 +33,7 @@ from droprl.data.check import (
 )
 from droprl.data.dataset import BLOCK_ROWS, Dataset, release
 from droprl.errors import reason
-from droprl.seals import read_sealed, sealed
+from droprl.files.seals import read_sealed, sealed
 
 DESCRIPTION = "dataset.json"
 REMAKE = "make the folder again with drop data map"

@@ -28,7 +28,7 @@ class Task:
     """A benchmark task, found by the name of one of its datasets."""
 
     name: str  # D4RL's name without version, e.g. "walker2d-medium-replay"
-    env: str  # the Gymnasium id to evaluate in; ids under "droprl/" need `droprl.data.maze.register_mazes` first
+    env: str  # the Gymnasium id to evaluate in; ids under "droprl/" are made by `environments.simulation.make_env`
     score_range: tuple[float, float]  # D4RL's reference returns: (score 0, score 100)
     time_limit: int  # steps after which D4RL's clock runs out
     caveat: str | None = None  # why a score measured in `env` is not quite D4RL's, where that is so

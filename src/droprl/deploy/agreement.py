@@ -13,9 +13,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from droprl.adapt import AdaptivePolicy, FixedPolicy, tell_rewards
+from droprl.adapt import AdaptivePolicy
 from droprl.deploy.program import NEXT, Program
-from droprl.policy import LoadedPolicy
+from droprl.loaded import LoadedPolicy
+from droprl.policies import FixedPolicy, tell_rewards
 
 TOLERANCE = 1e-4  # of an action in half-ranges, of a z, and of a score: sums are made in another order
 SAME_SCORE = 1e-5  # scores are in standard deviations of returns: this far apart they are equal but for rounding

@@ -17,7 +17,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from droprl.errors import DropError
-from droprl.seals import digest
+from droprl.files.seals import digest
 
 OPSET, IR_VERSION = 18, 9
 WORTH_A_NODE = 1024  # numbers in a constant: from here on its transpose is left to the runtime, not stored beside it

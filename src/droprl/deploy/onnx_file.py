@@ -19,10 +19,10 @@ from jax.export import symbolic_shape
 from droprl.deploy.agreement import Agreement, Answer, agreement
 from droprl.deploy.program import Program, program_of
 from droprl.errors import DropError
-from droprl.policy import LoadedPolicy
-from droprl.seals import digest
-from droprl.train.run import locked
-from droprl.train.storage import write_bytes
+from droprl.files.locks import locked
+from droprl.files.seals import digest
+from droprl.files.storage import write_bytes
+from droprl.loaded import LoadedPolicy
 from droprl.version import __version__
 
 EPISODES, STEPS, MOST_STEPS = 64, 3, 12  # of the comparison

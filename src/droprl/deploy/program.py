@@ -11,13 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from droprl.adapt import AdaptivePolicy, FixedPolicy, Policy
-from droprl.adapt.policy import Episode
+from droprl.adapt import AdaptivePolicy
+from droprl.adapt.adaptive import Episode
 from droprl.algorithms.dt import Context, TransformerPolicy
 from droprl.data.scaling import Scaling
 from droprl.errors import DropError
-from droprl.networks import score_of_behavior
-from droprl.policy import LoadedPolicy, step_policy
+from droprl.loaded import LoadedPolicy, step_policy
+from droprl.networks.critics import score_of_behavior
+from droprl.policies import FixedPolicy, Policy
 
 NEXT = "next_"  # what becomes of an input that is memory is the output of its name with this before it
 CONTEXT = {

@@ -19,12 +19,13 @@ from droprl.data.dataset import normalized_scores
 from droprl.data.tasks import find_task
 from droprl.errors import DropError
 from droprl.evaluation.statistics import bootstrap_interval, iqm
-from droprl.policy import LoadedPolicy, Origin, load_policy, policy_of_run
+from droprl.files.locks import locked
+from droprl.files.seals import read_json
+from droprl.files.storage import TEMPORARY, write_json
+from droprl.loaded import LoadedPolicy, Origin, load_policy, policy_of_run
 from droprl.rollout import EnvMaker, Rollout, env_maker, rollouts, seconds_per_action
-from droprl.seals import read_json
 from droprl.train.checkpoints import KEEP
-from droprl.train.run import Run, locked
-from droprl.train.storage import TEMPORARY, write_json
+from droprl.train.run import Run
 
 Protocol = Literal["last", "paper"]
 EVALUATION_SEED = 10_000  # the environments' seeds begin here, the same for every method

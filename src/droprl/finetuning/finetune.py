@@ -23,19 +23,20 @@ from droprl.data.transitions import Prepared
 from droprl.errors import DropError, require
 from droprl.evaluation import evaluate
 from droprl.evaluation.evaluation import Episodes, task_of
+from droprl.files.locks import locked
+from droprl.files.seals import read_sealed, sealed
+from droprl.files.settings import differences
+from droprl.files.storage import remove_partial, write_bytes
 from droprl.finetuning.ledger import Ledger
 from droprl.finetuning.online import OnlineTrainer, Start
 from droprl.finetuning.result import FineTuning, TunedSeed, from_json
 from droprl.finetuning.search import Candidate, Chosen, candidates, search, spread
-from droprl.policy import LoadedPolicy, Origin, policy_of_run
+from droprl.loaded import LoadedPolicy, Origin, policy_of_run
+from droprl.progress import TrainProgress
 from droprl.rollout import Environment, EnvMaker, Trajectory, check_fit, longest_episode, play_episode
-from droprl.seals import read_sealed, sealed
 from droprl.train.checkpoints import KEEP
-from droprl.train.config import differences
-from droprl.train.fit import Interrupted
-from droprl.train.progress import TrainProgress
-from droprl.train.run import Run, locked
-from droprl.train.storage import remove_partial, write_bytes
+from droprl.train.run import Run
+from droprl.train.training import Interrupted
 
 Level = Literal["checkpoint", "embedding", "policy"]
 TUNE_AGAIN = "remove it and run the same `drop finetune` command again"

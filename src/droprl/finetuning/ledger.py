@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from droprl.errors import DropError
+from droprl.files.seals import digest
+from droprl.files.settings import from_dict
+from droprl.files.storage import read_lines, write_bytes
 from droprl.rollout import Trajectory
-from droprl.seals import digest
-from droprl.train.config import from_dict
-from droprl.train.storage import read_lines, write_bytes
 
 
 @dataclass(frozen=True)

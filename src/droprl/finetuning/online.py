@@ -21,13 +21,13 @@ from droprl.algorithms import DROP
 from droprl.algorithms.drop import DropState
 from droprl.data.transitions import Prepared
 from droprl.errors import DropError
+from droprl.files.seals import digest
+from droprl.files.storage import arrays_from_bytes, arrays_to_bytes, read_bytes, remove_partial, write_bytes
 from droprl.finetuning.ledger import Ledger, Played, played
 from droprl.finetuning.replay import replay
 from droprl.rollout import Trajectory
-from droprl.seals import digest
 from droprl.train.checkpoints import list_checkpoints, save_checkpoint
 from droprl.train.loop import updates
-from droprl.train.storage import arrays_from_bytes, arrays_to_bytes, read_bytes, remove_partial, write_bytes
 
 ONLINE_SEED = 2_000_000  # environments' seeds for learning begin here
 SAVE_SECONDS = 60.0  # what a kill may cost of the updates

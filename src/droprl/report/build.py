@@ -9,13 +9,13 @@ import jax
 import numpy as np
 
 from droprl.adapt import RULES, AdaptivePolicy, InferenceRule, Inferred
-from droprl.adapt.policy import Carry
 from droprl.algorithms import Algorithm
-from droprl.data.maze import CELL_OFFSET, MAZES, env_id
+from droprl.environments.mazes import CELL_OFFSET, MAZES, env_id
 from droprl.errors import DropError
 from droprl.evaluation import EVALUATION_SEED, Evaluation, load_evaluations
-from droprl.networks import score_of_behavior
-from droprl.policy import LoadedPolicy, policy_of_run
+from droprl.loaded import LoadedPolicy, policy_of_run
+from droprl.networks.critics import score_of_behavior
+from droprl.policies.policy import Carry
 from droprl.report.contents import Chart, Diagnostic, EmbeddingWalk, Report, ScoreRow, Series, SubTaskReturns
 from droprl.rollout import EnvMaker, env_maker, rollout
 from droprl.train.run import Run

@@ -14,8 +14,8 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from droprl.files.storage import write_bytes
 from droprl.report.svg import number
-from droprl.train.storage import write_bytes
 
 UNKNOWN = "–"
 LATEX_WIDTH = 78  # characters of \small that an article's page has across, about

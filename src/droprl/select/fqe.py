@@ -16,15 +16,15 @@ import numpy as np
 import optax
 from jax import Array
 
-from droprl.adapt import HearsRewards
 from droprl.compiler import on_accelerator
 from droprl.data.dataset import Dataset
 from droprl.data.returns import discounted_returns
 from droprl.data.scaling import fit_scaling
 from droprl.data.transitions import Transitions, transition_table
 from droprl.errors import DropError, require
-from droprl.networks import MLP
-from droprl.policy import LoadedPolicy
+from droprl.loaded import LoadedPolicy
+from droprl.networks.perceptrons import MLP
+from droprl.policies import HearsRewards
 
 ACT_BATCH = 4096  # states that are asked for an action at once
 

@@ -18,12 +18,12 @@ from droprl.algorithms import DROP
 from droprl.data.dataset import Dataset
 from droprl.errors import DropError
 from droprl.evaluation import evaluate
-from droprl.policy import LoadedPolicy, policy_of_run
+from droprl.files.seals import read_json
+from droprl.files.storage import write_json
+from droprl.loaded import LoadedPolicy, policy_of_run
 from droprl.rollout import EnvMaker
-from droprl.seals import read_json
 from droprl.select.fqe import FQE, estimate_returns
 from droprl.train import Run, fit
-from droprl.train.storage import write_json
 
 KEPT = 4  # the paper's "four best"
 SELECTION_SEED = 20_000  # the environments' seeds: not those of an evaluation, which must not see what chose

@@ -1,6 +1,6 @@
 """Training: one loop for every algorithm, and the run directory it leaves."""
 
-from droprl.train.fit import Interrupted, default_out, fit
 from droprl.train.run import Run
+from droprl.train.training import Interrupted, default_out, fit
 
 __all__ = ["Interrupted", "Run", "default_out", "fit"]

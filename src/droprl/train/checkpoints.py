@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from droprl.errors import DropError
-from droprl.seals import digest, read_sealed, sealed
-from droprl.train.storage import TEMPORARY, arrays_from_bytes, arrays_to_bytes, read_bytes, remove_folder, write_folder
+from droprl.files.seals import digest, read_sealed, sealed
+from droprl.files.storage import TEMPORARY, arrays_from_bytes, arrays_to_bytes, read_bytes, remove_folder, write_folder
 
 KEEP = 6  # T of the paper's evaluation protocol
 STATE_FILE, HEADER_FILE = "state.safetensors", "checkpoint.json"

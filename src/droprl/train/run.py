@@ -6,12 +6,9 @@ Only the process that holds the lock writes here. Everything in it is whole or n
 
 from __future__ import annotations
 
-import fcntl
 import json
 import math
-import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,11 +20,12 @@ from droprl.data.scaling import Scaling
 from droprl.data.support import Support, support_shapes
 from droprl.data.transitions import Prepared, Spec
 from droprl.errors import DropError
-from droprl.seals import digest, read_sealed, sealed
+from droprl.files.seals import digest, read_sealed, sealed
+from droprl.files.settings import differences, from_dict
+from droprl.files.storage import arrays_from_bytes, arrays_to_bytes, read_bytes, read_lines, write_bytes
 from droprl.train.checkpoints import Checkpoint, list_checkpoints
-from droprl.train.config import RunConfig, differences, from_dict, run_config_from_dict, run_config_to_dict
+from droprl.train.config import RunConfig, run_config_from_dict, run_config_to_dict
 from droprl.train.loop import init_seed
-from droprl.train.storage import arrays_from_bytes, arrays_to_bytes, read_bytes, read_lines, write_bytes
 from droprl.version import __version__
 
 MEND = "run the same `drop train` command again, which makes it anew, or restore the file"
@@ -193,38 +191,6 @@ def _write_data(path: Path, prepared: Prepared, returns: np.ndarray) -> None:
     scaling = {name: np.asarray(v).tolist() for name, v in prepared.scaling._asdict().items()}
     data = {"spec": asdict(prepared.spec), "scaling": scaling, "reward_scale": prepared.reward_scale}
     write_bytes(path / "data.json", sealed(data | {"sub_tasks": asdict(summary)}))
-
-
-@contextmanager
-def locked(path: Path, file_name: str = ".lock", work: str = "training", passing: bool = False) -> Iterator[None]:
-    """Make and hold the run directory, or with another `file_name` one part of it. The lock ends with the process,
-    however it ends; a `passing` one leaves no file behind."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DropError(
-            f"{path}: cannot be made ({error.strerror}): fix permissions, or choose another folder"
-        ) from error
-    try:
-        file = open(path / file_name, "w")  # noqa: SIM115 - closed below, after the work
-    except OSError as error:
-        raise DropError(
-            f"{path}: cannot be written ({error.strerror}): fix permissions, or choose another folder"
-        ) from error
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not os.path.samestat(os.fstat(file.fileno()), os.stat(path / file_name)):
-                raise BlockingIOError  # its last holder has just taken it away, and another may have come
-        except (BlockingIOError, FileNotFoundError):
-            raise DropError(f"{path}: another process is {work} here: wait for it, or work in another folder") from None
-        except OSError as error:
-            raise DropError(f"{path}: cannot be locked ({error.strerror}): use a local folder as --out") from error
-        try:
-            yield
-        finally:
-            if passing:
-                (path / file_name).unlink(missing_ok=True)
 
 
 class MetricsLog:

@@ -12,7 +12,6 @@ from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
-from droprl.adapt.policy import Carry
 from droprl.deploy.serve import sessions as memory
 from droprl.deploy.serve import wire
 from droprl.deploy.serve.batching import ENDED, Batcher, Busy, Ended
@@ -22,7 +21,8 @@ from droprl.deploy.serve.live.routes import add_live_page
 from droprl.deploy.serve.live.show import Stage
 from droprl.deploy.serve.measures import KIND, Measures
 from droprl.errors import DropError
-from droprl.policy import LoadedPolicy
+from droprl.loaded import LoadedPolicy
+from droprl.policies.policy import Carry
 from droprl.version import __version__
 
 STATUS: dict[type[DropError], int] = {

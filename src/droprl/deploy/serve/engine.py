@@ -10,10 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from droprl.adapt import AdaptivePolicy, HearsRewards, Policy
-from droprl.adapt.policy import Carry, Episode
+from droprl.adapt import AdaptivePolicy
+from droprl.adapt.adaptive import Episode
 from droprl.data.scaling import Scaling
-from droprl.policy import LoadedPolicy, step_policy
+from droprl.loaded import LoadedPolicy, step_policy
+from droprl.policies import HearsRewards, Policy
+from droprl.policies.policy import Carry
 
 
 class Rows(NamedTuple):

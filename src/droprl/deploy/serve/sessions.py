@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from droprl.adapt.policy import Carry
 from droprl.errors import DropError
+from droprl.policies.policy import Carry
 
 MOST_EPISODES = 16_384  # whose memory fits: a few KiB each for `dt`, less for the rest
 

@@ -15,11 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from droprl.adapt import AdaptivePolicy, FixedPolicy, InferenceRule
+from droprl.adapt import AdaptivePolicy, InferenceRule
 from droprl.adapt.inference import climb
 from droprl.data.scaling import Scaling
-from droprl.networks import score_of_behavior
-from droprl.policy import step_policy
+from droprl.loaded import step_policy
+from droprl.networks.critics import score_of_behavior
+from droprl.policies import FixedPolicy
 
 
 @dataclass(frozen=True)

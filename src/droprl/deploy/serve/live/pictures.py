@@ -15,7 +15,7 @@ import mujoco
 import numpy as np
 from PIL import Image
 
-from droprl.data.simulation import make_env
+from droprl.environments.simulation import make_env
 from droprl.errors import DropError
 
 BACKENDS = ("egl", "osmesa", "glfw")

@@ -15,14 +15,14 @@ import gymnasium
 import jax
 import numpy as np
 
-from droprl.adapt import AdaptivePolicy, tell_rewards
-from droprl.data.antmaze import TIME_LIMITS
-from droprl.data.maze import MAZES, env_id
-from droprl.data.simulation import make_env
+from droprl.adapt import AdaptivePolicy
 from droprl.deploy.serve.live import pictures
 from droprl.deploy.serve.live.look import Plane, Settings, Sight, nothing_held, see
+from droprl.environments.mazes import MAZES, TIME_LIMITS, env_id
+from droprl.environments.simulation import make_env
 from droprl.errors import DropError
-from droprl.policy import LoadedPolicy
+from droprl.loaded import LoadedPolicy
+from droprl.policies import tell_rewards
 from droprl.rollout import check_fit
 
 MOST_SHOWS = 4

@@ -1,0 +1,107 @@
+"""What a folder holds already, beside what a suite asks for: never taken for something else, and never forgotten."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from droprl.algorithms.saved import algorithm_to_dict
+from droprl.bench.results import Bench, load_bench
+from droprl.bench.suite import Method, Suite, file_name
+from droprl.errors import DropError
+from droprl.files.settings import differences
+from droprl.train import Run
+
+SIZES = ("steps", "seeds", "episodes", "protocol")  # of a suite: one for all that its folder holds
+AT_MOST = {"n_policies"}  # settings that the data may lower
+
+
+def with_kept(bench: Bench) -> Bench:
+    """The asked part of the suite, and what the folder has of other tasks, methods and plays."""
+    kept, asked = _kept(bench.out), bench.asked
+    if kept is None:
+        return replace(bench, suite=asked, tasks=None, methods=None)
+    of = kept.suite
+    tasks = {*asked.tasks, *(t for t in of.tasks if any(has_results(kept, t, m) for m in of.methods))}
+    methods = {m.name: m for m in of.methods if any(has_results(kept, t, m) for t in of.tasks)}
+    methods |= {m.name: m for m in asked.methods}
+    played = {path.stem for path in bench.out.glob("plays/*/*/*.json")}
+    plays = {p: given for p, given in of.plays.items() if file_name(p) in played}
+    suite = asked.changed(
+        tasks=tuple(t for t in _in_order(bench.suite.tasks, of.tasks) if t in tasks),
+        methods=tuple(methods[name] for name in _in_order(_names(bench.suite), _names(of)) if name in methods),
+        plays=asked.plays | {p: given for p, given in plays.items() if p not in asked.plays},
+    )
+    return replace(bench, suite=suite, tasks=None, methods=None)
+
+
+def refuse_other_settings(bench: Bench) -> None:
+    """A method of one name has one meaning in a folder, whatever part of the suite is run now."""
+    kept = _kept(bench.out)
+    if kept is not None and kept.preset != bench.preset and _has_any(kept):
+        raise DropError(
+            f"{bench.out}: holds results of preset {kept.preset}, {bench.preset} is asked for: choose another --out, "
+            f"or give --preset {kept.preset}"
+        )
+    if kept is not None and _has_any(kept, outside=bench.asked):
+        found, asked = ({name: getattr(suite, name) for name in SIZES} for suite in (kept.suite, bench.suite))
+        if odd := differences(found, asked):
+            raise DropError(
+                f"{bench.out}: holds results that are not run now and have other sizes ({'; '.join(odd)}): choose "
+                "another --out, or run all of them"
+            )
+    for method in bench.asked.methods:
+        for task in _in_order(bench.asked.tasks, () if kept is None else kept.suite.tasks):
+            if odd := _other_settings(bench, task, method, kept):
+                shown = "; ".join(odd[:3]) + (f"; and {len(odd) - 3} more" if len(odd) > 3 else "")
+                raise DropError(
+                    f"{bench.out}: holds {task}, {method.name} with other settings ({shown}): choose another --out, or "
+                    "another name for the method"
+                )
+
+
+def has_results(bench: Bench, task: str, method: Method) -> bool:
+    played = bench.play_path(task, method, "").parent
+    return bench.run_path(task, method).is_dir() or any(played.glob("*.json"))
+
+
+def _has_any(bench: Bench, outside: Suite | None = None) -> bool:
+    known = {(t, name) for t in outside.tasks for name in _names(outside)} if outside else set()
+    cells = ((t, m) for t in bench.suite.tasks for m in bench.suite.methods if (t, m.name) not in known)
+    return any(has_results(bench, task, method) for task, method in cells)
+
+
+def _other_settings(bench: Bench, task: str, method: Method, kept: Bench | None) -> list[str]:
+    """What differs, as `name found → asked`: by the run itself or, in a copy without it, by what suite.json says."""
+    asked = algorithm_to_dict(method.algorithm(bench.preset, bench.suite.name))
+    path = bench.run_path(task, method)
+    if (path / "config.json").exists():
+        run = Run(path).config
+        found = {"steps": run.steps, "seeds": len(run.seeds)}
+        odd = differences(found, {"steps": bench.suite.steps_of(method), "seeds": bench.suite.seeds})
+        return _differences(algorithm_to_dict(run.algorithm), asked) + odd
+    before = None if kept is None else next((m for m in kept.suite.methods if m.name == method.name), None)
+    if kept is None or before is None or not has_results(bench, task, method):
+        return []
+    return differences(algorithm_to_dict(before.algorithm(kept.preset, kept.suite.name)), asked)
+
+
+def _differences(found: dict[str, Any], asked: dict[str, Any]) -> list[str]:
+    """Settings that were left open are there as the data filled them in."""
+    fixed = {name: value for name, value in asked.items() if value is not None}
+    for name in AT_MOST & set(fixed):
+        fixed[name] = min(fixed[name], found[name])
+    return differences({name: found.get(name) for name in fixed}, fixed)
+
+
+def _kept(out: Path) -> Bench | None:
+    return load_bench(out) if (out / "suite.json").exists() else None
+
+
+def _names(suite: Suite) -> list[str]:
+    return [method.name for method in suite.methods]
+
+
+def _in_order(first: Any, then: Any) -> list[str]:
+    return list(dict.fromkeys([*first, *then]))

@@ -1,0 +1,83 @@
+"""The two drawings that only the page of a suite has: the matrix of probabilities, and predicted against earned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from droprl.bench.page.contents import Improvements, Predictions
+from droprl.evaluation.statistics import Estimate
+from droprl.report import svg
+from droprl.report.charts import HEIGHT, SERIES_COLOURS, WIDTH, frame
+
+_DEEPEST = 0.62  # of a cell's colour; darker, and the number in it could not be read
+_MOST_DOTS = 250  # an episode
+_FEW_DOTS = 12
+
+
+def settled(estimate: Estimate) -> bool:
+    """The interval leaves out one half: the runs do tell the two apart."""
+    return not estimate.low <= 0.5 <= estimate.high
+
+
+def improvement_matrix(improvements: Improvements, narrow: bool) -> str:
+    """A row and a column an entry, in per cent; drawn twice, on a phone without the names, which stand above it."""
+    n = len(improvements.entries)
+    longest = max(len(entry.name) for entry in improvements.entries)
+    left = 22.0 if narrow else 40 + 7.0 * longest
+    cell = min((378 - left) / n, 54.0) if narrow else max(min((940 - left) / n, 56.0), 34.0)
+    height, top = min(cell, 40.0), 22.0
+    parts = []
+    for i, (entry, row) in enumerate(zip(improvements.entries, improvements.cells, strict=True)):
+        middle = top + (i + 0.5) * height + 4
+        parts.append(svg.text(left + (i + 0.5) * cell, 13, str(i + 1), "tick", "middle"))
+        parts.append(svg.text(14, middle, str(i + 1), "tick", "end"))
+        parts.append("" if narrow else svg.text(24, middle, entry.name, "name"))
+        for j, estimate in enumerate(row):
+            corner = left + j * cell, top + i * height
+            if estimate is not None:
+                parts.append(_cell(entry.name, improvements.entries[j].name, estimate, corner, cell, height))
+    width = 380.0 if narrow else left + n * cell + 2
+    label = f"Probability of improvement of each of {n} methods over each other, in per cent"
+    drawn = svg.drawing(
+        width, top + n * height + 2, label, "".join(parts), "matrix " + ("narrow" if narrow else "wide")
+    )
+    return drawn if narrow else drawn.replace("<svg ", f'<svg style="max-width:{width:.0f}px" ', 1)
+
+
+def _cell(row: str, column: str, estimate: Estimate, corner: tuple[float, float], width: float, height: float) -> str:
+    x, y = corner
+    away = 2 * (estimate.value - 0.5)
+    colour = 6 if abs(away) < 0.01 else 0 if away > 0 else 1
+    share = f"{100 * estimate.value:.0f}"
+    title = f"P({row} > {column}) = {share} %, 95 % interval {100 * estimate.low:.0f} to {100 * estimate.high:.0f} %"
+    css = "share settled" if settled(estimate) else "share"
+    return (
+        f'<g><title>{escape(title)}</title><rect class="s{colour}" x="{x + 1:.1f}" y="{y + 1:.1f}" '
+        f'width="{width - 2:.1f}" height="{height - 2:.1f}" rx="2" fill-opacity="{0.05 + _DEEPEST * abs(away):.2f}"/>'
+        f"{svg.text(x + width / 2, y + height / 2 + 4, share, css, 'middle')}</g>"
+    )
+
+
+def prediction_chart(several: Sequence[Predictions]) -> str:
+    """What f said against what was earned, a dot a step; on the dashed line both are the same."""
+    thinned = [
+        (p.realised[:: max(1, len(p.realised) // _MOST_DOTS)], p.predicted[:: max(1, len(p.realised) // _MOST_DOTS)])
+        for p in several
+    ]
+    xs, ys = ([v for pair in thinned for v in pair[axis]] for axis in (0, 1))
+    area = frame(xs, ys, x_padding=0.04)
+    low, high = max(area.x.low, area.y.low), min(area.x.high, area.y.high)
+    same = svg.polyline([(area.x(v), area.y(v)) for v in (low, high)]) if low < high else ""
+    dots = "".join(_steps(i, area.points(*pair)) for i, pair in enumerate(thinned))
+    label = f"Score f against reward earned from there on, under {', '.join(p.rule for p in several)}"
+    return svg.drawing(WIDTH, HEIGHT, label, area.axes + f'<path class="cursor" d="{same}"/>' + dots, "chart")
+
+
+def _steps(series: int, points: Sequence[tuple[float | None, float | None]]) -> str:
+    """Many as a cloud; a few, of a rule that asks f once, as the series' own mark, or they could not be found."""
+    css = f"s{series % SERIES_COLOURS}"
+    if len(points) > _FEW_DOTS:
+        return f'<path class="steps {css}" d="{svg.dots(points)}"/>'
+    marks = "".join(svg.marker(series, x, y, 4.4) for x, y in points if x is not None and y is not None)
+    return f'<path class="mark {css}" d="{marks}"/>'

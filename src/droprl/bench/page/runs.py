@@ -1,0 +1,159 @@
+"""What a suite's run directories add to its page: learning curves, an episode, and costs."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from droprl.bench.page.contents import Cost, Entry, Predictions
+from droprl.bench.results import Bench
+from droprl.bench.suite import Method
+from droprl.errors import DropError
+from droprl.evaluation.statistics import Estimate
+from droprl.files.seals import read_json, read_sealed
+from droprl.files.storage import write_bytes
+from droprl.loaded import policy_of_run
+from droprl.report.build import CURVES, DIAGNOSTIC_CURVES, metric_chart, scores_at_start, sub_tasks_of, walks_of
+from droprl.report.contents import Chart, EmbeddingWalk, SubTaskReturns
+from droprl.report.svg import nullable
+from droprl.train import Run
+from droprl.train.run import MEND
+
+
+def _run(bench: Bench, task: str, method: Method) -> Run | None:
+    path = bench.run_path(task, method)
+    return Run(path) if (path / "config.json").exists() else None
+
+
+# --- learning curves ---
+
+
+def training_charts(bench: Bench) -> tuple[list[Chart], list[Chart]]:
+    """A chart a task of what all methods log alike, and those of all other metrics."""
+    runs = {t: [(m.name, r) for m in bench.suite.methods if (r := _run(bench, t, m))] for t in bench.suite.tasks}
+    first, *others = (CURVES | DIAGNOSTIC_CURVES).items()
+    places = {method.name: i for i, method in enumerate(bench.suite.methods)}
+
+    def charts(metric: str, title: str, unit: str) -> list[Chart]:
+        drawn = []
+        for task, of in runs.items():
+            chart = metric_chart(of, metric, f"{task}: {title[0].lower()}{title[1:]}", unit)
+            series = [replace(s, look=(places[s.label], 0)) for s in chart.series]
+            drawn += [replace(chart, series=series, panel=(title, task))] if series else []
+        return drawn
+
+    return charts(first[0], *first[1]), [chart for name, words in others for chart in charts(name, *words)]
+
+
+# --- an episode ---
+
+
+@dataclass(frozen=True)
+class EpisodeOfRun:
+    of: str
+    walks: list[EmbeddingWalk] = field(default_factory=list)
+    sub_tasks: SubTaskReturns | None = None
+    predictions: list[Predictions] = field(default_factory=list)
+    problem: str = ""  # why there is none
+
+
+def episode_of(bench: Bench) -> EpisodeOfRun | None:
+    """An episode of the first run that adapts among sub-tasks and has a task to play.
+
+    It is kept in the suite's folder, for a copy of it without weights.
+    """
+    where, played = bench.out / "episode.json", _play_episode(bench)
+    if played is not None and not played.problem:
+        write_bytes(where, json.dumps(_in_short(asdict(played)), separators=(",", ":"), allow_nan=False).encode())
+    elif played is None and where.exists():
+        return _kept_episode(read_json(where), where)
+    return played
+
+
+def _in_short(content: Any) -> Any:
+    """As JSON can hold it, with as many digits as float32 has."""
+    if isinstance(content, dict):
+        return {key: _in_short(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [_in_short(value) for value in content]
+    return nullable(content, digits=8) if isinstance(content, float) else content
+
+
+def _kept_episode(content: Any, where: Path) -> EpisodeOfRun:
+    def numbers(values: Any) -> Any:
+        return values and [math.nan if value is None else value for value in values]
+
+    try:
+        walks = [EmbeddingWalk(**w | {"scores": numbers(w["scores"])}) for w in content["walks"]]
+        ranked = content["sub_tasks"]
+        sub_tasks = ranked and SubTaskReturns(**{name: numbers(values) for name, values in ranked.items()})
+        predictions = [Predictions(**p) for p in content["predictions"]]
+        return EpisodeOfRun(content["of"], walks, sub_tasks, predictions)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DropError(f"{where}: is not an episode: remove it, the page is then made without") from error
+
+
+def _play_episode(bench: Bench) -> EpisodeOfRun | None:
+    for task in bench.suite.tasks:
+        for method in bench.suite.methods:
+            run = _run(bench, task, method)
+            if run is None or not run.checkpoints() or run.config.data.env is None:
+                continue
+            if run.config.algorithm.adaptation is None or run.spec().n_sub_tasks < 2:
+                continue
+            try:
+                walks, predicted = walks_of(run), scores_at_start(policy_of_run(run))
+            except DropError as error:
+                return EpisodeOfRun("", problem=f"No episode could be played for this page: {error}.")
+            predictions = [p for w in walks if (p := predictions_of(run, w)) is not None]
+            return EpisodeOfRun(f"{method.name} on {task}", walks, sub_tasks_of(run, predicted), predictions)
+    return None
+
+
+def predictions_of(run: Run, walk: EmbeddingWalk) -> Predictions | None:
+    discount = getattr(run.config.algorithm, "discount", None)
+    scale = read_sealed(run.path / "data.json", MEND).get("reward_scale")
+    if not discount or not scale or not walk.rewards:
+        return None
+    backwards = accumulate(reversed(walk.rewards), lambda later, now: now + discount * later)
+    earned = [total / scale for total in backwards][::-1]
+    # Between two inferences the score stays as it was, and says nothing of the state that has been reached.
+    anew = [i for i, score in enumerate(walk.scores) if i == 0 or score != walk.scores[i - 1]]
+    return Predictions(walk.rule, [walk.scores[i] for i in anew], [earned[i] for i in anew])
+
+
+# --- costs ---
+
+
+def read_costs(
+    bench: Bench, played: Sequence[tuple[Entry, Method, Mapping[str, dict[str, Any]], Estimate | None]]
+) -> list[Cost]:
+    """The median over the tasks of what was measured, beside the score; empty where nothing was."""
+    found = []
+    for entry, method, evaluations, score in played:
+        measured = [cost for task in bench.suite.tasks if (cost := bench.cost(task, method)) is not None]
+        found.append(
+            Cost(
+                entry,
+                score,
+                _median(m.get("train_seconds") for m in measured),
+                _median(m.get("updates_per_second") for m in measured),
+                _median(m.get("peak_memory_mb") for m in measured),
+                _median(e["milliseconds_per_action"] for e in evaluations.values()),
+                ", ".join(dict.fromkeys(str(m["device"]) for m in measured if m.get("device"))),
+            )
+        )
+    known = [c.milliseconds_per_action for c in found] + [c.train_seconds for c in found]
+    return found if np.isfinite(known).any() else []
+
+
+def _median(values: Any) -> float:
+    known = [float(v) for v in values if v is not None]
+    return float(np.median(known)) if known else float("nan")

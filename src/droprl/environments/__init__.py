@@ -1,0 +1,1 @@
+"""Gymnasium tasks by id, and the mazes that are made here."""

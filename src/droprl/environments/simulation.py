@@ -1,0 +1,73 @@
+"""Gymnasium environments by id, made without the noise that their libraries print about themselves."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import gymnasium
+import mujoco
+
+from droprl.errors import DropError
+
+ROBOTICS = ("Adroit", "AntMaze", "PointMaze", "Fetch", "Hand", "FrankaKitchen")
+_one_at_a_time = threading.RLock()
+
+
+def make_env(env_id: str, **options: Any) -> gymnasium.Env[Any, Any]:
+    """The environment with this id, or a DropError that says what is missing."""
+    with _quiet():
+        try:
+            if env_id.startswith("droprl/"):
+                from droprl.environments.mazes import register_antmazes, register_mazes
+
+                register_mazes()
+                register_antmazes()
+            elif _is_robotics(env_id):
+                import gymnasium_robotics
+
+                gymnasium.register_envs(gymnasium_robotics)
+            return gymnasium.make(env_id, **options)
+        except ImportError as error:
+            remedy = "pip install 'droprl[robotics]'" if _is_robotics(env_id) else f"install {error.name}"
+            raise DropError(f"{env_id}: needs {error.name}, which is not installed: {remedy}") from error
+        except gymnasium.error.Error as error:
+            reason = " ".join(str(error).split())
+            raise DropError(f"{env_id}: cannot be made ({reason}): give a Gymnasium id") from error
+
+
+def _is_robotics(env_id: str) -> bool:
+    return env_id.startswith((*ROBOTICS, "droprl/"))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Deprecations of the tasks that the benchmark data was recorded in, announcements at import, MuJoCo's remarks on
+    Gymnasium's own files: none is news to the user. MuJoCo would also log its remarks to a file in the working folder.
+
+    All this belongs to the whole process: of two threads in here at once, the later would keep the other's silence as
+    what to put back, and nothing would be heard again.
+    """
+    with _one_at_a_time:
+        level, gymnasium.logger.min_level = gymnasium.logger.min_level, gymnasium.logger.ERROR
+        heard = mujoco.get_mju_user_warning()
+        mujoco.set_mju_user_warning(lambda text: None)
+        sys.stderr.flush()
+        kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+        try:
+            os.dup2(nowhere, 2)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                yield
+        finally:
+            gymnasium.logger.min_level = level
+            mujoco.set_mju_user_warning(heard)
+            sys.stderr.flush()
+            os.dup2(kept, 2)
+            os.close(kept)
+            os.close(nowhere)

@@ -1,0 +1,1 @@
+"""Files below everything: sealed JSON, whole-or-absent writing, locks, settings from a dict."""

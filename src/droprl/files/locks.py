@@ -1,0 +1,43 @@
+"""Folders that one process at a time may work in."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from droprl.errors import DropError
+
+
+@contextmanager
+def locked(path: Path, file_name: str = ".lock", work: str = "training", passing: bool = False) -> Iterator[None]:
+    """Make and hold the run directory, or with another `file_name` one part of it. The lock ends with the process,
+    however it ends; a `passing` one leaves no file behind."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DropError(
+            f"{path}: cannot be made ({error.strerror}): fix permissions, or choose another folder"
+        ) from error
+    try:
+        file = open(path / file_name, "w")  # noqa: SIM115 - closed below, after the work
+    except OSError as error:
+        raise DropError(
+            f"{path}: cannot be written ({error.strerror}): fix permissions, or choose another folder"
+        ) from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not os.path.samestat(os.fstat(file.fileno()), os.stat(path / file_name)):
+                raise BlockingIOError  # its last holder has just taken it away, and another may have come
+        except (BlockingIOError, FileNotFoundError):
+            raise DropError(f"{path}: another process is {work} here: wait for it, or work in another folder") from None
+        except OSError as error:
+            raise DropError(f"{path}: cannot be locked ({error.strerror}): use a local folder as --out") from error
+        try:
+            yield
+        finally:
+            if passing:
+                (path / file_name).unlink(missing_ok=True)

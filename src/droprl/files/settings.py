@@ -1,0 +1,77 @@
+"""Frozen dataclasses from what JSON made of them: every value is of its field's type, or is refused by name."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import numbers
+import types
+import typing
+from typing import Any, TypeVar
+
+from droprl.errors import DropError
+from droprl.files.seals import RESTORE
+
+T = TypeVar("T")
+
+
+def from_dict(kind: type[T], content: Any, where: str, remedy: str = RESTORE) -> T:
+    """A dataclass from what `asdict` and JSON made of it; every value must be of its field's type."""
+    if not isinstance(content, dict):
+        raise DropError(f"{where}: holds no {kind.__name__}: {remedy}")
+    hints = typing.get_type_hints(kind)
+    known = {f.name for f in dataclasses.fields(typing.cast(Any, kind))}
+    for name in content:
+        if name not in known:
+            raise DropError(f"{where}: {kind.__name__} has no field {name!r}: was it written by a newer version?")
+    try:
+        return kind(**{name: checked_value(hints[name], value, name, where, remedy) for name, value in content.items()})
+    except (TypeError, ValueError, OverflowError) as error:  # a whole number may be too large for a float
+        raise DropError(f"{where}: {error}: {remedy}") from error
+
+
+def checked_value(hint: Any, value: Any, name: str, where: str, remedy: str) -> Any:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        if value is None:
+            return None
+        hint = next(h for h in arguments if h is not type(None))
+        return checked_value(hint, value, name, where, remedy)
+    if dataclasses.is_dataclass(hint):
+        return from_dict(typing.cast(type[Any], hint), value, where, remedy)
+    if origin is tuple:
+        if not isinstance(value, list | tuple):
+            raise ValueError(f"{name} is {value!r}, not a list")
+        each = [arguments[0]] * len(value) if arguments[-1] is ... else list(arguments)
+        if len(each) != len(value):
+            raise ValueError(f"{name} has {len(value)} entries, not {len(each)}")
+        return tuple(checked_value(h, v, name, where, remedy) for h, v in zip(each, value, strict=True))
+    if origin is typing.Literal:
+        if value not in arguments:
+            raise ValueError(f"{name} is {value!r}, none of {', '.join(map(repr, arguments))}")
+        return value
+    return _plain(hint, value, name)
+
+
+def _plain(kind: type, value: Any, name: str) -> Any:
+    """A bool, whole number, number or text; anything else would fail much later and say much less."""
+    is_bool = isinstance(value, bool)
+    if kind is int and (is_bool or not isinstance(value, numbers.Integral)):
+        raise ValueError(f"{name} is {value!r}, not a whole number")
+    if kind is float and (is_bool or not isinstance(value, numbers.Real) or not math.isfinite(value)):
+        raise ValueError(f"{name} is {value!r}, not a finite number")
+    if kind in (bool, str) and not isinstance(value, kind):
+        raise ValueError(f"{name} is {value!r}, not {'true or false' if kind is bool else 'text'}")
+    return kind(value) if kind in (bool, int, float, str) else value
+
+
+def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
+    """Where two configs disagree, as `name old → new`."""
+    found = []
+    for name in sorted(old.keys() | new.keys()):
+        a, b = old.get(name), new.get(name)
+        if isinstance(a, dict) and isinstance(b, dict):
+            found += differences(a, b, f"{prefix}{name}.")
+        elif a != b:
+            found.append(f"{prefix}{name} {a} → {b}")
+    return found

@@ -1,0 +1,175 @@
+"""Files that are whole or not there: written beside their place, flushed to the disk, then renamed.
+
+Arrays are safetensors, the rest is JSON. Reading either runs no code, and a file that was damaged is named: arrays by
+the checksum in the JSON beside them, that JSON by its own seal (`seals`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load as load_safetensors
+from safetensors.numpy import save as save_safetensors
+
+from droprl.errors import DropError, reason
+from droprl.files.seals import RESTORE, check_size, digest
+
+PyTree = Any
+T = TypeVar("T")
+HEADER_BYTES = 2**10  # of a safetensors file, for each array: its name, type, shape and place
+TEMPORARY = ".partial-"  # what begins so was being written when the process ended
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """A file that appears under its name only when all of it is on the disk."""
+    temporary = path.with_name(f"{TEMPORARY}{path.name}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        with suppress(OSError):  # where the folder itself may not be changed, the first error says it
+            temporary.unlink(missing_ok=True)
+        raise _cannot_write(path, error) from error
+
+
+def write_json(path: Path, content: Any) -> None:
+    write_bytes(path, (json.dumps(content, indent=2, allow_nan=False) + "\n").encode())
+
+
+def write_folder(path: Path, files: dict[str, bytes]) -> None:
+    """A folder that appears under its name only when all its files are on the disk."""
+    temporary = path.with_name(f"{TEMPORARY}{path.name}")
+    try:
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        for name, content in files.items():
+            with open(temporary / name, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        if path.exists():
+            remove_folder(path)
+        os.replace(temporary, path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise _cannot_write(path, error) from error
+
+
+def remove_folder(path: Path) -> None:
+    """Renamed before it is emptied, so that a half-removed folder never bears its name."""
+    doomed = path.with_name(f"{TEMPORARY}removed-{path.name}")
+    shutil.rmtree(doomed, ignore_errors=True)
+    try:
+        os.replace(path, doomed)
+    except OSError as error:
+        raise DropError(f"{path}: cannot be removed ({reason(error)}): fix permissions or remove it") from error
+    shutil.rmtree(doomed, ignore_errors=True)
+
+
+def remove_partial(folder: Path) -> None:
+    """Clear what an earlier process left half-written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in folder.glob(f"{TEMPORARY}*"):
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+    except OSError as error:
+        raise _cannot_write(folder, error) from error
+
+
+def arrays_to_bytes(tree: PyTree) -> bytes:
+    """Every leaf under the name of its path in the tree."""
+    leaves = jax.tree_util.tree_flatten_with_path(jax.device_get(tree))[0]
+    return bytes(save_safetensors({jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}))
+
+
+def arrays_from_bytes(content: bytes, skeleton: PyTree, where: Path) -> PyTree:
+    """The tree that `arrays_to_bytes` saved; every name, shape and dtype must be the skeleton's."""
+    try:
+        found = load_safetensors(content)
+    except (SafetensorError, ValueError, KeyError, TypeError, MemoryError) as error:
+        raise DropError(f"{where}: is not a whole safetensors file ({reason(error)}): restore or remove it") from error
+    paths, structure = jax.tree_util.tree_flatten_with_path(skeleton)
+    names = {jax.tree_util.keystr(path): leaf for path, leaf in paths}
+    if names.keys() != found.keys():
+        odd = sorted(names.keys() ^ found.keys())[0]
+        raise DropError(f"{where}: {odd} does not belong to this configuration: was config.json edited?")
+    for name, leaf in names.items():
+        if found[name].shape != leaf.shape or found[name].dtype != leaf.dtype:
+            raise DropError(
+                f"{where}: {name} is {found[name].dtype}{list(found[name].shape)}, expected "
+                f"{leaf.dtype}{list(leaf.shape)}: was config.json edited?"
+            )
+    return jax.tree_util.tree_unflatten(structure, [jnp.asarray(found[name]) for name in names])
+
+
+def n_bytes(skeleton: PyTree) -> int:
+    return sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in jax.tree.leaves(skeleton))
+
+
+def read_bytes(path: Path, sha256: str, skeleton: PyTree, remedy: str = RESTORE) -> bytes:
+    """The file's content, if it is still what was written; nothing is read of one too large for the skeleton."""
+    try:
+        check_size(path, n_bytes(skeleton) + HEADER_BYTES * (1 + len(jax.tree.leaves(skeleton))), remedy)
+        content = path.read_bytes()
+    except (OSError, MemoryError) as error:
+        raise DropError(f"{path}: cannot be read ({reason(error)}): {remedy}") from error
+    if digest(content) != sha256:
+        raise DropError(f"{path}: is damaged (its checksum differs): {remedy}")
+    return content
+
+
+def read_lines(path: Path, parse: Callable[[str], T], remedy: str) -> list[T]:
+    """The entries of a file that grows by lines, written one at a time: only the last can have been torn by a kill.
+
+    Whatever else is no entry was damaged. It is named, as leaving it out would rewrite what was noted; `parse` says
+    by a ValueError or DropError what is wrong with it.
+    """
+    try:
+        *whole, rest = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise DropError(f"{path}: cannot be read ({reason(error)}): fix permissions, or remove it") from error
+    found = []
+    for number, line in enumerate(whole, start=1):
+        try:
+            found.append(parse(line))
+        except (ValueError, DropError) as error:
+            raise DropError(f"{path}: line {number} is damaged ({reason(error)}): {remedy}") from error
+    with suppress(ValueError, DropError):
+        found += [parse(rest)] if rest else []
+    return found
+
+
+def _sync_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _cannot_write(path: Path, error: OSError) -> DropError:
+    return DropError(
+        f"{path}: cannot be written ({reason(error)}): free space or fix permissions and run the same command again; "
+        "what was saved earlier is intact"
+    )

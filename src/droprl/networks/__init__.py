@@ -1,0 +1,1 @@
+"""Networks by role: perceptrons, actors, critics, and DROP's embeddings."""

@@ -1,0 +1,235 @@
+"""`fit`: from a dataset and an algorithm to a run directory, resumable at any moment."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from droprl.algorithms import ALGORITHMS, Algorithm
+from droprl.algorithms.protocol import State
+from droprl.algorithms.saved import algorithm_from_dict, algorithm_to_dict
+from droprl.data import Dataset, load_dataset
+from droprl.data.support import fit_support
+from droprl.data.transitions import Prepared
+from droprl.errors import DropError
+from droprl.files.locks import locked
+from droprl.files.storage import remove_partial
+from droprl.progress import TrainProgress
+from droprl.train.checkpoints import save_checkpoint
+from droprl.train.config import RunConfig, data_config
+from droprl.train.disk_loop import DiskLoop
+from droprl.train.loop import Loop, init_seed
+from droprl.train.run import MetricsLog, Run, open_run
+
+CALL_SECONDS = 1.0  # how long one call to the device should last: progress and Ctrl-C answer at this pace
+
+
+class Interrupted(KeyboardInterrupt):
+    """Training was stopped by Ctrl-C after saving; the message says how to go on."""
+
+
+def fit(
+    dataset: Dataset | str | Path,
+    algorithm: Algorithm | str = "drop",
+    *,
+    out: str | Path | None = None,
+    seeds: int | Sequence[int] = 1,
+    steps: int = 100_000,
+    checkpoint_every: int | None = None,
+    log_every: int | None = None,
+    source: str | None = None,
+    progress: bool = True,
+) -> Run:
+    """Train on a dataset (or the source of one), or go on with the run in `out` if it is this one and unfinished.
+
+    `seeds` is how many (0, 1, …) or which. Checkpoints fall on multiples of `checkpoint_every` (by default a twentieth
+    of the steps) and on the last step; the last six are kept.
+
+    A resumed run has the same bytes as one that never stopped. On a GPU this needs XLA_FLAGS to hold
+    --xla_gpu_deterministic_ops=true before JAX starts, which the command line sees to.
+    """
+    if isinstance(dataset, str | Path):
+        source = source or str(dataset)
+        dataset = load_dataset(dataset)
+    if not 1 <= steps < 2**31:
+        raise DropError(f"steps is {steps}: train for at least one update and fewer than 2³¹")
+    for name, every in (("checkpoint_every", checkpoint_every), ("log_every", log_every)):
+        if every is not None and every < 1:
+            raise DropError(f"{name} is {every}: give at least 1")
+    resolved, prepared = _prepared(dataset, algorithm)
+    config = RunConfig(
+        algorithm=resolved,
+        data=data_config(dataset, source or dataset.name),
+        seeds=_seed_list(seeds),
+        steps=steps,
+        checkpoint_every=checkpoint_every or max(1, steps // 20),
+        log_every=log_every or max(1, steps // 100),
+    )
+    path = Path(out) if out is not None else default_out(dataset, resolved)
+    with locked(path):
+        run = open_run(path, config, prepared, dataset.returns)
+        if not run.readable(run.support):  # new, damaged, or from before it was kept
+            run.keep_support(fit_support(dataset, prepared.scaling))
+        remove_partial(run.checkpoint_folder)
+        if not run.finished:
+            _train(run, make_loop(resolved, prepared, config.seeds, dataset), progress)
+    return run
+
+
+def make_loop(algorithm: Algorithm, prepared: Prepared, seeds: Sequence[int], dataset: Dataset) -> Loop:
+    return (DiskLoop if dataset.on_disk else Loop)(algorithm, prepared, seeds)
+
+
+def default_out(dataset: Dataset, algorithm: Algorithm) -> Path:
+    return Path("runs") / dataset.name.replace("/", "-") / algorithm.name
+
+
+def _prepared(dataset: Dataset, algorithm: Algorithm | str) -> tuple[Algorithm, Prepared]:
+    """The algorithm and its data made ready. What cannot work is refused here, before anything is written."""
+    if isinstance(algorithm, str) and algorithm not in ALGORITHMS:
+        raise DropError(f"there is no algorithm {algorithm!r}: choose one of {', '.join(ALGORITHMS)}")
+    chosen = ALGORITHMS[algorithm]() if isinstance(algorithm, str) else algorithm
+    if isinstance(chosen, type):
+        raise DropError(f"{chosen.__name__} is a class: give settings, such as {chosen.__name__}()")
+    algorithm_from_dict(algorithm_to_dict(chosen), chosen.name, remedy="change this setting")
+    if chosen.batch_size < 1:
+        raise DropError(f"{chosen.name}: batch_size is {chosen.batch_size}: give at least 1")
+    try:
+        resolved = chosen.resolve(dataset)
+        prepared = resolved.prepare(dataset)
+        # Shapes alone, nothing is computed: sizes that fit no network show here.
+        state = jax.eval_shape(lambda: init_seed(resolved, prepared.spec, jnp.uint32(0)))
+        jax.eval_shape(resolved.diagnose, state, prepared.probe)
+    except (ValueError, TypeError, ZeroDivisionError) as error:
+        raise DropError(f"algorithm {chosen.name}: {' '.join(str(error).split())}: change its settings") from error
+    if not all(np.isfinite(part).all() for part in prepared.scaling):
+        raise DropError(f"{dataset.name}: holds NaN or infinity: build it with from_arrays, which says where")
+    return resolved, prepared
+
+
+def _seed_list(seeds: int | Sequence[int]) -> tuple[int, ...]:
+    listed = tuple(range(seeds)) if isinstance(seeds, int) else tuple(int(s) for s in seeds)
+    if not listed or len(set(listed)) != len(listed) or min(listed) < 0 or max(listed) >= 2**32:
+        raise DropError(f"seeds {seeds!r}: give a number of seeds, or different seeds from 0 to 2³² − 1")
+    return listed
+
+
+def _train(run: Run, loop: Loop, show: bool) -> None:
+    config = run.config
+    checkpoints = run.checkpoints()
+    step = saved = checkpoints[-1].step if checkpoints else 0
+    states = checkpoints[-1].load(loop.shapes()) if checkpoints else loop.init()
+    log = MetricsLog(run.path / "metrics.jsonl", step)
+    label = f"{config.algorithm.name} × {len(config.seeds)} seed{'s' if len(config.seeds) > 1 else ''}"
+    warned: set[tuple[int, str]] = set()
+    with TrainProgress(label, step, config.steps, show) as progress, _interruptible() as interrupted:
+        if step:
+            progress.say(f"resuming {run.path} at update {step:,}")
+        pace = _Pace()
+        while step < config.steps and not interrupted():
+            boundary = min(_next(step, config.log_every), _next(step, config.checkpoint_every), config.steps)
+            sums: dict[str, np.ndarray] = {}
+            first = step
+            while step < boundary and not interrupted():
+                count = min(boundary - step, pace.count)
+                with pace.timed(count):
+                    states, new = loop.run(states, step, count)
+                sums = {name: sums.get(name, 0.0) + value for name, value in new.items()}
+                step += count
+                progress.update(step)
+            if step == first:  # stopped before the first update: the checkpoint it started from stands
+                break
+            means = {name: value / (step - first) for name, value in sums.items()}
+            _refuse_nan(run, config.seeds, step, means)
+            at_checkpoint = step % config.checkpoint_every == 0 or step == config.steps
+            if at_checkpoint:
+                means |= loop.diagnose(states)
+            if step == boundary:
+                log.write({"step": step, **{name: value.tolist() for name, value in means.items()}})
+                progress.update(step, {name: float(np.mean(value)) for name, value in means.items()})
+            if at_checkpoint:
+                _save(run, step, states, scheduled=True)
+                saved = step
+                if 2 * step >= config.steps:
+                    for text in _new_warnings(config, means, warned):
+                        progress.warn(text)
+        if step > saved:
+            _save(run, step, states, scheduled=False)
+    if step < config.steps:
+        raise Interrupted(
+            f"stopped at update {step:,} of {config.steps:,}, saved in {run.path}: run the same command again to go on"
+        )
+
+
+def _next(step: int, every: int) -> int:
+    return (step // every + 1) * every
+
+
+def _new_warnings(config: RunConfig, means: dict[str, np.ndarray], warned: set[tuple[int, str]]) -> Iterator[str]:
+    """What is unhealthy, once a seed and kind."""
+    for i, seed in enumerate(config.seeds):
+        for check in config.algorithm.checks({name: float(value[i]) for name, value in means.items()}):
+            if not check.healthy and (seed, check.name) not in warned:
+                warned.add((seed, check.name))
+                yield f"seed {seed}, {check.meaning} ({check.name} {check.value:.3g})"
+
+
+def _save(run: Run, step: int, states: State, scheduled: bool) -> None:
+    """A loss is measured before its update: the weights after the last one are looked at here."""
+    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(jax.device_get(states))]
+    finite = [all(np.isfinite(leaf[i]).all() for leaf in leaves) for i in range(len(run.config.seeds))]
+    _refuse_nan(run, run.config.seeds, step, {"a weight": np.where(finite, 0.0, np.nan)})
+    save_checkpoint(run.checkpoint_folder, step, states, scheduled)
+
+
+def _refuse_nan(run: Run, seeds: Sequence[int], step: int, means: dict[str, np.ndarray]) -> None:
+    for name, value in means.items():
+        for seed, finite in zip(seeds, np.isfinite(value), strict=True):
+            if not finite:
+                raise DropError(
+                    f"{run.path}: {name} of seed {seed} is not a number at update {step:,}: training has diverged; "
+                    "the checkpoints before it are kept, lower learning_rate and use another --out"
+                )
+
+
+class _Pace:
+    """Grows or shrinks the number of updates a call until a call lasts about CALL_SECONDS."""
+
+    def __init__(self) -> None:
+        self.count = 1
+
+    @contextmanager
+    def timed(self, count: int) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        took = max(time.perf_counter() - began, 1e-6)
+        self.count = int(np.clip(count * CALL_SECONDS / took, 1, 10 * self.count))
+
+
+@contextmanager
+def _interruptible() -> Iterator[Any]:
+    """Ctrl-C asks for a stop at the next safe moment; a second one stops at once."""
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked.is_set
+        return
+
+    def ask(number: int, frame: Any) -> None:
+        if asked.is_set():
+            raise KeyboardInterrupt
+        asked.set()
+
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        yield asked.is_set
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,243 @@
+"""What a folder holds is not taken for something else, and not forgotten: results of other settings, other parts of the
+suite, copies without weights."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.played import BC, DROP, bench_at, write_played
+from helpers.training import learnable_dataset, save_npz
+
+from droprl.bench import Bench, load_bench, run_suite
+from droprl.bench.cells import Cell, cells_of, is_done, run_cell, state_of
+from droprl.bench.figure import suite_figure
+from droprl.bench.runner import missing_cells
+from droprl.bench.suite import Figure, Method
+from droprl.cli import main
+from droprl.errors import DropError
+from droprl.files.seals import sealed
+from droprl.files.storage import write_bytes, write_json
+from droprl.train.config import DataConfig, RunConfig, run_config_to_dict
+
+PAPER = Path(__file__).parents[2] / "benchmarks" / "paper"
+
+
+def as_played(bench: Bench, task: str, method: Method) -> None:
+    """One cell as `drop bench` would have left it, without its run."""
+    algorithm = method.algorithm(bench.preset, "test")
+    for play, given in bench.suite.plays_of(method).items():
+        steps = bench.suite.steps_of(method)
+        write_played(bench, task, method, play, {(seed, steps): [1.0, 2.0] for seed in range(bench.suite.seeds)})
+        path = bench.play_path(task, method, play)
+        adaptation = None if algorithm.adaptation is None else asdict(replace(algorithm.adaptation, **given))
+        said = {"unit": "D4RL-normalised score", "dataset": task}
+        write_json(path, json.loads(path.read_bytes()) | {"protocol": "last", "adaptation": adaptation} | said)
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Bench:
+    """A suite's folder as it is committed: plays and suite.json."""
+    made = bench_at(tmp_path / "out")
+    for cell in cells_of(made):
+        as_played(made, *cell)
+    made.write_suite()
+    made.write_episodes()
+    return made
+
+
+def write_config(bench: Bench, task: str, method: Method, **settings: Any) -> None:
+    """As a run of the cell has it, what was open filled in."""
+    asked: Any = method.algorithm(bench.preset, "test")
+    algorithm = replace(asked, **settings)
+    data = DataConfig("source", task, "0", 100, 10, None, None)
+    config = RunConfig(algorithm, data, (0, 1), bench.suite.steps_of(method), 1, 1)
+    write_bytes(bench.run_path(task, method) / "config.json", sealed({"run": run_config_to_dict(config)}))
+
+
+def with_drop(bench: Bench, **settings: Any) -> Bench:
+    methods = (replace(DROP, settings=settings), *bench.suite.methods[1:])
+    return replace(bench, suite=bench.suite.changed(methods=methods))
+
+
+# ---- not taken for something else
+
+
+def test_a_copy_without_weights_is_done(copy: Bench) -> None:
+    assert missing_cells(copy) == []
+    assert {state_of(copy, cell) for cell in cells_of(copy)} == {"done"}
+    assert missing_cells(load_bench(copy.out)) == []
+
+
+def test_settings_that_are_newer_than_a_file_make_it_no_other(copy: Bench) -> None:
+    path = copy.play_path("a-medium", DROP, "once")
+    content = json.loads(path.read_bytes())
+    del content["adaptation"]["guard"], content["adaptation"]["warm_start"]
+    write_json(path, content)
+    assert is_done(copy, Cell("a-medium", DROP))
+
+
+@pytest.mark.parametrize(
+    ("change", "again"),
+    [
+        (lambda suite: suite.changed(steps=11), {"DROP", "B&C_1"}),
+        (lambda suite: suite.changed(plays={"once": {"rule": "best-ada"}}), {"DROP"}),
+        (lambda suite: suite.changed(plays={"once": {"rule": "best", "starts": 1}}), {"DROP"}),
+        (lambda suite: suite.changed(episodes=3), {"DROP", "B&C_1"}),
+        (lambda suite: suite.changed(protocol="paper"), {"DROP", "B&C_1"}),
+    ],
+)
+def test_what_was_played_otherwise_is_not_done(copy: Bench, change: Callable[[Any], Any], again: set[str]) -> None:
+    other = replace(copy, suite=change(copy.suite))
+    assert {cell.method.name for cell in cells_of(other) if not is_done(other, cell)} == again
+
+
+def refused(bench: Bench) -> str:
+    before = {path: path.read_bytes() for path in bench.out.rglob("*.*")}
+    with pytest.raises(DropError) as caught:
+        run_suite(bench)
+    assert {path: path.read_bytes() for path in bench.out.rglob("*.*")} == before
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_another_preset_or_setting_is_refused_by_suite_json(copy: Bench) -> None:
+    said = refused(replace(copy, preset="small"))
+    assert "holds results of preset paper, small is asked for: choose another --out" in said
+    said = refused(with_drop(copy, threshold=1.0))
+    assert "a-medium, DROP with other settings (threshold 2.0 → 1.0): choose another --out" in said
+    said = refused(replace(with_drop(copy, threshold=1.0), tasks=("new",)))  # the same name would have two meanings
+    assert "a-medium, DROP with other settings (threshold 2.0 → 1.0)" in said
+    assert missing_cells(with_drop(copy, threshold=2.0)) == []  # said, and as before
+
+
+def test_another_setting_is_refused_by_the_run_itself(copy: Bench) -> None:
+    """Whatever suite.json says: its defaults may have been others when the run was made."""
+    write_config(copy, "a-medium", DROP, threshold=1.0, discount=0.9, n_sub_tasks=4)
+    assert "(threshold 1.0 → 2.0)" in refused(copy)
+    write_config(copy, "a-medium", DROP, discount=0.9, n_sub_tasks=4)
+    assert missing_cells(copy) == []  # what was open is filled in
+    assert "(n_sub_tasks 4 → 5)" in refused(with_drop(copy, n_sub_tasks=5, threshold=2.0))
+    longer = replace(copy, suite=copy.suite.changed(steps=11), methods=("DROP",))
+    assert "have other sizes (steps 10 → 11)" in refused(longer)
+    (copy.out / "suite.json").unlink()
+    assert "DROP with other settings (steps 10 → 11)" in refused(longer)
+
+
+# ---- not forgotten
+
+
+def rows_of(bench: Bench) -> list[dict[str, str]]:
+    return list(csv.DictReader((bench.out / "episodes.csv").open(encoding="utf-8")))
+
+
+@pytest.mark.parametrize("only", [{"methods": ("B&C_1",)}, {"tasks": ("b_random",)}])
+def test_a_part_of_the_suite_leaves_the_rest_in_the_records(copy: Bench, only: dict[str, Any]) -> None:
+    before = [(copy.out / name).read_bytes() for name in ("suite.json", "episodes.csv")]
+    part = replace(copy, **only)
+    assert len(cells_of(part)) == 2
+    run_suite(part)
+    assert [(copy.out / name).read_bytes() for name in ("suite.json", "episodes.csv")] == before
+
+
+def test_a_part_with_other_sizes_is_refused(copy: Bench) -> None:
+    """suite.json has one number of seeds: it would be wrong of the rest."""
+    said = refused(replace(copy, suite=copy.suite.changed(seeds=5), methods=("DROP",)))
+    assert "have other sizes (seeds 2 → 5): choose another --out, or run all of them" in said
+
+
+def test_parts_make_up_the_whole_in_the_suites_order(tmp_path: Path) -> None:
+    made = bench_at(tmp_path)
+    for method in (BC, DROP):
+        for task in ("b_random", "a-medium"):
+            as_played(made, task, method)
+            run_suite(replace(made, methods=(method.name,), tasks=(task,)))
+    assert load_bench(tmp_path).suite == made.suite
+    assert len(rows_of(made)) == 2 * 2 * 2 * 2
+    # A method that left nothing, say because its name was mistyped, is forgotten with the next run.
+    write_json(tmp_path / "suite.json", asdict(made.suite.changed(methods=(*made.suite.methods, Method("BCC", "bc")))))
+    run_suite(made)
+    assert load_bench(tmp_path).suite == made.suite
+
+
+def test_what_the_suite_no_longer_has_stays_as_it_was(copy: Bench) -> None:
+    other = replace(copy, suite=copy.suite.changed(methods=(BC,), tasks=("a-medium",), plays={"new": {}}))
+    run_suite(other)
+    kept = load_bench(copy.out).suite
+    assert [m.name for m in kept.methods] == ["B&C_1", "DROP"]
+    assert (kept.tasks, kept.plays) == (("a-medium", "b_random"), {"new": {}, "once": {"rule": "best"}})
+    assert len(rows_of(copy)) == 2 * 2 * 2 * 2
+
+
+# ---- drawn from what it says of itself
+
+
+def test_drawing_takes_the_folders_own_suite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Which ended at 5,000 updates, not at the 12,000 that the ready-made suite asks for."""
+    out = shutil.copytree(PAPER / "ablation-cloning", tmp_path / "out")
+    main(["bench", "ablation-cloning", "--out", str(out), "--draw"])
+    drawn = (out / "figure.svg").read_text(encoding="utf-8")
+    assert ">5k<" in drawn
+    assert ">12k<" not in drawn
+    assert "mean of 2 seeds" in drawn
+    with pytest.raises(SystemExit):
+        main(["bench", "ablation-cloning", "--out", str(out), "--draw", "--seeds", "3"])
+    assert "leave out --seeds" in capsys.readouterr().err
+
+
+def test_a_line_ends_where_its_log_ends(copy: Bench) -> None:
+    suite = copy.suite.changed(figure=Figure("training", metric="clone_loss"), methods=(BC,), tasks=("a-medium",))
+    made = replace(copy, suite=suite)
+    write_config(made, "a-medium", BC)
+    log = [json.dumps({"step": step, "clone_loss": [1.0 / step, 2.0 / step]}) for step in range(1, 5)]
+    (made.run_path("a-medium", BC) / "metrics.jsonl").write_text("\n".join(log), encoding="utf-8")
+    assert suite_figure(made).count("0 1 0 -6.8 0Z") == 4  # dots, at ten places
+
+
+def test_returns_and_unequal_seeds_are_drawn_as_the_tables_have_them(copy: Bench) -> None:
+    """A task in returns is in no IQM, and where tasks have unequally many seeds the first so many count."""
+    made = bench_at(copy.out, tasks=("a-medium", "b_random", "returns"))
+    write_played(made, "a-medium", DROP, "once", {(seed, 10): [float(seed)] for seed in range(3)})
+    write_played(made, "b_random", DROP, "once", {(seed, 10): [30.0] for seed in range(2)})
+    write_played(made, "returns", DROP, "once", {(seed, 10): [3000.0] for seed in range(2)}, scored=False)
+    drawn = suite_figure(made)
+    assert "returns (return)" in drawn
+    assert ">15.5<" in drawn  # of 0, 1, 30 and 30 the lowest and the highest go
+
+
+@pytest.mark.parametrize("words", [["bench", "SUITE", "--out", "OUT", "--draw"], ["report", "OUT"]])
+def test_every_command_that_writes_tables_writes_the_episodes(copy: Bench, words: list[str]) -> None:
+    path = copy.out / "episodes.csv"
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    main([{"OUT": str(copy.out), "SUITE": "smoke"}.get(word, word) for word in words])
+    assert path.read_bytes() == whole
+
+
+# ---- what training took
+
+
+def test_a_training_that_went_on_counts_what_was_done_since(tmp_path: Path) -> None:
+    source = str(save_npz(learnable_dataset(), tmp_path / "learnable.npz"))
+    method = Method("bc", "bc", {"width": 8, "batch_size": 16})
+    suite = bench_at(tmp_path).suite.changed(tasks=(source,), methods=(method,), steps=40, episodes=0, plays={})
+    made = Bench(suite, tmp_path / "out")
+    run_cell(made, Cell(source, method))
+    whole = made.cost(source, method)
+    assert whole is not None
+    assert whole["updates"] == 40
+    folder = made.run_path(source, method) / "checkpoints"
+    for step in (36, 38, 40):  # as a kill after 35 or so would have left it
+        shutil.rmtree(folder / f"{step:09d}")
+    made.cost_path(source, method).unlink()
+    run_cell(made, Cell(source, method))
+    part = made.cost(source, method)
+    assert part is not None
+    assert part["updates"] == 6
+    assert part["updates_per_second"] == pytest.approx(6 / part["train_seconds"])

@@ -1,0 +1,363 @@
+"""The tables of a suite by hand, and what a table looks like in every format."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.played import BC, DROP, bench_at, write_played
+from rich.console import Console
+
+from droprl.bench import Bench
+from droprl.bench.results import runs_of
+from droprl.bench.tables import (
+    aggregate_table,
+    cost_table,
+    improvement_table,
+    load_scores,
+    score_table,
+    suite_tables,
+    write_tables,
+)
+from droprl.evaluation.statistics import aggregate, probability_of_improvement
+from droprl.files.storage import write_json
+from droprl.report.table import Cell, Number, Table, best_in_bold, latex_escaped
+
+NAME = "DROP · once"
+
+
+def value(cell: Cell) -> float:
+    assert isinstance(cell, Number)
+    return cell.value
+
+
+def is_bold(cell: Cell) -> bool:
+    return isinstance(cell, Number) and cell.bold
+
+
+def texts(table: Table) -> list[list[str]]:
+    return [["" if cell is None else str(cell) for cell in row] for row in table.rows]
+
+
+@pytest.fixture
+def played(tmp_path: Path) -> Bench:
+    """On the first task DROP has 10 and 20 (its seeds), on the second 50 and 54; BC has 18 and 22, 0 and 1."""
+    bench = bench_at(tmp_path)
+    write_played(bench, "a-medium", DROP, "once", {(0, 10): [8.0, 12.0], (1, 10): [20.0, 20.0]})
+    write_played(bench, "b_random", DROP, "once", {(0, 10): [50.0, 50.0], (1, 10): [54.0, 54.0]})
+    write_played(bench, "a-medium", BC, BC.name, {(0, 10): [18.0, 18.0], (1, 10): [22.0, 22.0]})
+    write_played(bench, "b_random", BC, BC.name, {(0, 10): [0.0, 0.0], (1, 10): [1.0, 1.0]})
+    return bench
+
+
+# ---- which checkpoints
+
+
+def test_a_run_is_a_seed_and_its_last_checkpoints() -> None:
+    """Checkpoints are given out of order; seed 1 before seed 0."""
+    results = [
+        {"seed": seed, "step": step, "returns": [0.0], "scores": [100.0 * seed + step, 100.0 * seed + step + 1]}
+        for seed in (1, 0)
+        for step in (3, 1, 7, 2, 5, 6, 4)
+    ]
+    last, late = runs_of({"results": results}), runs_of({"results": results}, 6)
+    assert last is not None
+    assert late is not None
+    np.testing.assert_allclose(last, [7.5, 107.5])
+    np.testing.assert_allclose(late, [5.0, 105.0])  # steps 2 to 7 are 4.5, and half a point
+    assert runs_of({"results": results}, 8) is None
+
+
+def test_six_checkpoints_have_tables_of_their_own_and_fewer_have_not(played: Bench) -> None:
+    assert set(suite_tables(played)) == {"scores-last", "aggregates-last", "improvement-last", "costs"}
+    scores = [1.0, 2.0, 99.0, 4.0, 5.0, 6.0]  # the best checkpoint is the third, and nobody is to know
+    six = {(seed, step): [score] * 2 for seed in (0, 1) for step, score in enumerate(scores)}
+    for task in played.suite.tasks:
+        write_played(played, task, DROP, "once", six)
+    tables = suite_tables(played)
+    assert {"scores-last", "scores-last-6", "aggregates-last-6", "improvement-last-6"} <= set(tables)
+    assert tables["scores-last"].columns == ("task", NAME, "B&C_1")
+    assert value(tables["scores-last"].rows[0][1]) == 6.0
+    assert tables["scores-last-6"].columns == ("task", NAME)  # the other was played at one checkpoint
+    assert value(tables["scores-last-6"].rows[0][1]) == 19.5  # 117 / 6
+
+
+# ---- what they say
+
+
+def test_scores_are_means_with_their_standard_errors(played: Bench) -> None:
+    table = score_table(load_scores(played))
+    assert table.columns == ("task", NAME, "B&C_1")
+    # Of 10 and 20: √50 / √2 = 5. Of 50 and 54: 2. Of 18 and 22: 2. Of 0 and 1: 0.5.
+    assert texts(table)[:2] == [["a-medium", "15.0 ± 5.0", "20.0 ± 2.0"], ["b_random", "52.0 ± 2.0", "0.5 ± 0.5"]]
+    iqm = aggregate([[10.0, 20.0], [50.0, 54.0]], "iqm")
+    assert iqm.value == 35.0  # of four runs the lowest and the highest go: 20 and 50
+    assert texts(table)[2][:2] == ["IQM", f"35.0 [{iqm.low:.1f}, {iqm.high:.1f}]"]
+    assert table.summary
+
+
+def test_bold_is_the_best_and_what_overlaps_with_it(played: Bench) -> None:
+    """10 to 20 and 18 to 22 overlap; 52 ± 2 and 0.5 ± 0.5 do not, nor do the IQMs."""
+    table = score_table(load_scores(played))
+    assert [[is_bold(cell) for cell in row[1:]] for row in table.rows] == [[True, True], [True, False], [True, False]]
+
+
+@pytest.mark.parametrize(
+    ("cells", "lowest", "expected"),
+    [
+        ([Number(1, (0, 2)), Number(3, (2, 4)), Number(9, (5, 13))], False, [False, False, True]),
+        ([Number(1, (0, 2)), Number(3, (2, 4)), Number(9, (5, 13))], True, [True, True, False]),
+        ([Number(1, (0, 2)), None, Number(9, (5, 13))], False, [False, False, True]),
+        ([Number(1, (0, 2)), Number(9)], False, [False, False]),  # one seed has no error
+        ([Number(9, (5, 13)), None], False, [False, False]),  # nothing to compare
+        # The best is the highest value: that another's interval ends higher does not make it so.
+        ([Number(5, (4, 6)), Number(4, (1, 20)), Number(2, (1, 3))], False, [True, True, False]),
+    ],
+)
+def test_what_is_bold(cells: list[Cell], lowest: bool, expected: list[bool]) -> None:
+    assert [is_bold(cell) for cell in best_in_bold(cells, lowest)] == expected
+
+
+def test_the_longer_side_goes_down_the_page(tmp_path: Path) -> None:
+    bench = bench_at(tmp_path, tasks=("only",), plays=("x", "y", "z"))
+    for i, play in enumerate(bench.suite.plays):
+        write_played(bench, "only", DROP, play, {(0, 1): [float(i)], (1, 1): [float(i)]})
+    table = score_table(load_scores(bench))
+    assert table.columns == ("method", "only", "IQM")
+    assert [row[0] for row in table.rows] == ["DROP · x", "DROP · y", "DROP · z"]
+    assert [value(row[1]) for row in table.rows] == [0, 1, 2]
+    assert not table.summary
+
+
+def test_aggregates_are_those_of_the_statistics(played: Bench) -> None:
+    table = aggregate_table(load_scores(played))
+    tasks = [[10.0, 20.0], [50.0, 54.0]]
+    assert table.rows[0][0] == NAME
+    for cell, name in zip(table.rows[0][1:], ("iqm", "median", "mean", "optimality_gap"), strict=True):
+        expected = aggregate(tasks, name)  # type: ignore[arg-type]
+        assert isinstance(cell, Number)
+        assert (cell.value, cell.ends) == (expected.value, (expected.low, expected.high))
+    assert [is_bold(cell) for cell in table.rows[0][1:]] == [True] * 4  # the gap too, where the lowest is the best
+    assert [is_bold(cell) for cell in table.rows[1][1:]] == [False] * 4
+
+
+def test_every_pair_is_compared_both_ways(played: Bench) -> None:
+    table = improvement_table(load_scores(played))
+    # On the first task 20 beats 18 and nothing else does: 1 of 4. On the second all do.
+    assert (value(table.rows[0][2]), value(table.rows[1][1])) == ((1 / 4 + 1) / 2, (3 / 4 + 0) / 2)
+    expected = probability_of_improvement([[10.0, 20.0], [50.0, 54.0]], [[18.0, 22.0], [0.0, 1.0]])
+    assert isinstance(table.rows[0][2], Number)
+    assert table.rows[0][2].ends == (expected.low, expected.high)
+    assert table.rows[0][1] is None
+    assert table.rows[1][2] is None
+
+
+def test_what_is_not_played_is_not_known_and_is_in_no_aggregate(played: Bench) -> None:
+    played.play_path("b_random", BC, BC.name).unlink()
+    scores = load_scores(played)
+    assert [row[2] for row in score_table(scores).rows][1:] == [None, None]
+    assert aggregate_table(scores).rows[1][1:] == (None,) * 4
+    assert improvement_table(scores).rows[0][2] is None
+    assert "not played every task" in score_table(scores).note
+
+
+def test_one_seed_has_no_error_and_no_interval(tmp_path: Path) -> None:
+    bench = bench_at(tmp_path)
+    for task in bench.suite.tasks:
+        write_played(bench, task, DROP, "once", {(0, 10): [1.0, 3.0]})
+        write_played(bench, task, BC, BC.name, {(0, 10): [1.0, 2.0]})
+    scores = load_scores(bench)
+    assert texts(score_table(scores)) == [
+        ["a-medium", "2.0", "1.5"],
+        ["b_random", "2.0", "1.5"],
+        ["IQM", "2.0", "1.5"],
+    ]
+    assert texts(improvement_table(scores))[0] == [NAME, "", "1.00"]
+    assert not any(is_bold(cell) for row in score_table(scores).rows for cell in row)
+
+
+def test_returns_are_shown_and_put_together_with_no_scores(played: Bench) -> None:
+    """A task without reference scores pays thousands: an IQM over both would be of that task alone."""
+    for method, play in ((DROP, "once"), (BC, BC.name)):
+        write_played(played, "b_random", method, play, {(0, 1): [3000.0], (1, 1): [3000.0]}, scored=False)
+    scores = load_scores(played)
+    table = score_table(scores)
+    assert texts(table)[1] == ["b_random (return)", "3,000.0 ± 0.0", "3,000.0 ± 0.0"]
+    assert value(table.rows[2][1]) == 15.0
+    assert "in no aggregate" in table.note
+    assert value(improvement_table(scores).rows[0][2]) == (1 / 4 + 1 / 2) / 2  # who beats whom needs no scale
+
+
+def test_unequal_seeds_are_cut_to_the_fewest_and_it_is_said(played: Bench) -> None:
+    write_played(played, "a-medium", DROP, "once", {(0, 10): [10.0], (1, 10): [20.0], (2, 10): [90.0]})
+    table = score_table(load_scores(played))
+    assert value(table.rows[0][1]) == 40.0
+    assert value(table.rows[2][1]) == 35.0
+    assert "unequally many seeds" in table.note
+
+
+def test_costs_are_read_where_they_are(played: Bench) -> None:
+    cost = {"train_seconds": 81.4, "updates_per_second": 250.0, "peak_memory_mb": 1024.0, "device": "cpu"}
+    write_json(played.cost_path("a-medium", DROP), cost)
+    write_played(played, "b_random", BC, BC.name, {(0, 1): [1.0]}, ms=None)
+    table = cost_table(played)
+    assert texts(table) == [
+        ["a-medium", NAME, "15.0 ± 5.0", "81", "250", "1,024", "0.50", "cpu"],
+        ["a-medium", "B&C_1", "20.0 ± 2.0", "", "", "", "0.50", ""],
+        ["b_random", NAME, "52.0 ± 2.0", "", "", "", "0.50", ""],
+    ]
+
+
+def test_a_suite_that_was_not_played_has_no_tables(tmp_path: Path) -> None:
+    assert write_tables(bench_at(tmp_path)) == {}
+    assert not (tmp_path / "tables").exists()
+
+
+# ---- what choosing costs, others' scores, the data
+
+
+def test_the_budget_has_a_row_a_method_and_says_what_there_was_to_choose_from(tmp_path: Path) -> None:
+    bench = bench_at(tmp_path, tasks=("a-medium",), plays=("once", "always"))
+    for play, score in (("once", 10.0), ("always", 30.0)):
+        write_played(bench, "a-medium", DROP, play, {(seed, 5): [score] * 8 for seed in (0, 1)})
+    write_played(bench, "a-medium", BC, BC.name, {(seed, 5): [20.0] * 8 for seed in (0, 1)})
+    table = suite_tables(bench)["budget"]
+    assert table.columns == ("method", "candidates", "episodes to choose by", "0", "1", "5", "10", "50", "200")
+    # Two candidates with four of eight episodes each; one candidate is what it is.
+    assert [value(cell) for cell in table.rows[0][1:]] == [2, 8, 10, 10, 30, 30, 30, 30]
+    assert [value(cell) for cell in table.rows[1][1:]] == [1, 4, 20, 20, 20, 20, 20, 20]
+
+
+def test_without_anything_to_choose_there_is_no_budget(played: Bench) -> None:
+    assert "budget" not in suite_tables(played)
+
+
+def test_published_scores_are_below_ours_and_marked_as_other_data(tmp_path: Path) -> None:
+    bench = bench_at(tmp_path, tasks=("hopper-medium", "nobodys"))
+    for task in bench.suite.tasks:
+        write_played(bench, task, DROP, "once", {(0, 10): [10.0], (1, 10): [20.0]})
+    table = suite_tables(bench)["published"]
+    assert texts(table)[0] == ["here", NAME, "15.0 ± 5.0", "15.0 ± 5.0"]
+    assert ["(1)", "DROP-Grad-Ada", "59.5 ± 5.1", ""] in texts(table)
+    assert all(row[0] != "here" for row in table.rows[1:])
+    assert "not comparable with ours: (1) " in table.note
+    assert "(NeurIPS 2023), D4RL v2" in table.note
+
+
+def test_the_data_is_a_table_where_it_was_recorded(played: Bench) -> None:
+    record = {"source": "a.hdf5", "sha256": {"a.hdf5": "0"}, "origin": None, "made": False}
+    sizes = {"fingerprint": "f", "steps": 1200, "episodes": 3}
+    for method in (DROP, BC):
+        write_json(played.data_path("a-medium", method), record | sizes)
+    assert texts(suite_tables(played)["data"]) == [["a-medium", "a.hdf5", "1,200", "3", "not said", "f"]]
+
+
+# ---- formats
+
+
+def test_files_are_written_and_hold_every_digit(played: Bench) -> None:
+    write_played(played, "a-medium", DROP, "once", {(0, 10): [1 / 3], (1, 10): [1 / 3]})
+    write_tables(played)
+    names = {path.name for path in (played.out / "tables").iterdir()}
+    assert names == {
+        f"{n}.{e}" for n in ("scores-last", "aggregates-last", "improvement-last", "costs") for e in ("csv", "tex")
+    }
+    rows = list(csv.DictReader((played.out / "tables" / "scores-last.csv").open(encoding="utf-8")))
+    assert list(rows[0]) == ["task", NAME, f"{NAME} low", f"{NAME} high", "B&C_1", "B&C_1 low", "B&C_1 high"]
+    assert float(rows[0][NAME]) == 1 / 3
+    assert (float(rows[0]["B&C_1 low"]), float(rows[0]["B&C_1 high"])) == pytest.approx((18.0, 22.0))
+    costs = list(csv.reader((played.out / "tables" / "costs.csv").open(encoding="utf-8")))
+    score = "score, last checkpoint"
+    measured = ["training, s", "updates a second", "peak memory, MB", "ms an action", "device"]
+    assert costs[0] == ["task", "method", score, f"{score} low", f"{score} high", *measured]
+    assert costs[1] == ["a-medium", NAME, str(1 / 3), str(1 / 3), str(1 / 3), "", "", "", "0.5", ""]
+
+
+SMALL = Table(
+    "Of 5 % & more",
+    ("name", "x|y"),
+    (("a_b", Number(-1.5, (-2.0, -1.0), bold=True)), ("[c]", None), ("all", Number(2.0, (1.5, 2.5), "error"))),
+    "A note: ± is one standard error.",
+    summary=True,
+)
+
+
+def test_latex_is_booktabs_and_escaped() -> None:
+    assert SMALL.to_latex().splitlines() == [
+        "% needs \\usepackage{booktabs}",
+        "\\begin{table}",
+        "  \\centering\\small\\setlength{\\tabcolsep}{4pt}",
+        "  \\caption{Of 5 \\% \\& more}",
+        "  \\begin{tabular}{lr}",
+        "    \\toprule",
+        "    name & x\\textbar{}y \\\\",
+        "    \\midrule",
+        "    a\\_b & \\textbf{$-$1.5} {\\scriptsize [$-$2.0, $-$1.0]} \\\\",
+        "    {}[c] & -- \\\\",
+        "    \\midrule",
+        "    all & 2.0 {\\scriptsize $\\pm$ 0.5} \\\\",
+        "    \\bottomrule",
+        "  \\end{tabular}",
+        "",
+        "  \\smallskip",
+        "  {\\footnotesize A note: $\\pm$ is one standard error.}",
+        "\\end{table}",
+    ]
+
+
+def test_a_table_too_wide_for_a_page_goes_on_below_with_its_first_columns() -> None:
+    wide = Number(10.0, (9.0, 11.0))
+    methods = [f"method {i}" for i in range(9)]
+    table = Table(
+        "Wide", ("task", "kind", *methods), (("a", "x", *[wide] * 9), ("all", "y", *[wide] * 9)), summary=True
+    )
+    parts = table.to_latex().split("\\begin{tabular}")[1:]
+    heads = [part.splitlines()[2].strip(" \\").split(" & ") for part in parts]
+    assert len(heads) > 1
+    assert [head[:2] for head in heads] == [["task", "kind"]] * len(heads)
+    assert [name for head in heads for name in head[2:]] == methods
+    for part, head in zip(parts, heads, strict=True):
+        rows = [line.strip() for line in part.splitlines() if " & " in line]
+        assert all(len(row.split(" & ")) == len(head) for row in rows)
+        assert part.startswith("{ll" + "r" * (len(head) - 2) + "}")
+        assert part.count("\\midrule") == 2  # the last row is ruled off in each
+        shown = [re.sub(r"\\scriptsize|[{}$\\]", "", row) for row in rows]
+        assert max(map(len, shown)) < 100
+
+
+def test_long_words_are_broken_into_lines_in_latex() -> None:
+    table = Table("Data", ("task", "origin"), (("a", "regenerated from policies that others released"),))
+    assert "\\begin{tabular}{lp{0.44\\linewidth}}" in table.to_latex()
+
+
+def test_nothing_special_to_latex_stays_as_it_is() -> None:
+    """All ASCII, a symbol, and an empty line, which would end the paragraph inside a caption."""
+    escaped = latex_escaped("".join(map(chr, range(32, 127))) + " η ≥ 2\n\nend")
+    plain = re.sub(r"\\text[a-z]+\{\}|\$\\[a-z]+\$|\\[&%$#_{}]", "", escaped)
+    assert not set(plain) & set('&%$#_{}\\~^<>|"')
+    assert escaped.endswith("$\\eta$ $\\geq$ 2 end")
+
+
+def test_markdown_is_a_table_with_its_bars_escaped() -> None:
+    assert SMALL.to_markdown().splitlines() == [
+        "**Of 5 % & more**",
+        "",
+        "| name | x\\|y |",
+        "| --- | ---: |",
+        "| a_b | **−1.5 [−2.0, −1.0]** |",
+        "| [c] | – |",
+        "| all | 2.0 ± 0.5 |",
+        "",
+        "A note: ± is one standard error.",
+    ]
+
+
+def test_on_a_screen_names_in_brackets_are_no_markup() -> None:
+    said = io.StringIO()
+    Console(file=said, width=80).print(SMALL.to_rich())
+    for text in ("Of 5 % & more", "x|y", "[c]", "−1.5 [−2.0, −1.0]", "2.0 ± 0.5", "A note"):
+        assert text in said.getvalue()

@@ -1,0 +1,399 @@
+"""`drop` as its users meet it: every command through `main`, and a few as real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.training import TINY_BC, drop, learnable_dataset, save_npz
+
+from droprl import load_policy
+from droprl.adapt import RULES
+from droprl.cli import main
+from droprl.data import load_dataset
+from droprl.train import Run
+
+pytest.importorskip("gymnasium_robotics")
+Captured = pytest.CaptureFixture[str]
+COMMANDS = ("demo", "data info", "data make", "train", "evaluate", "finetune", "report", "export")
+TINY_DROP = "--preset=small --width=8 --depths 1 1 1 1 1 --batch-size=32 --n-sub-tasks=4 --discount=0.99"
+TRAIN = [*TINY_DROP.split(), "--seeds=2", "--steps=12", "--checkpoint-every=2", "--log-every=2"]
+PLAY = ["--episodes=2", "--ascent-steps=2"]
+
+
+def run(*words: str | Path) -> None:
+    main([str(word) for word in words])
+
+
+def error(capsys: Captured, *words: str | Path) -> str:
+    """What a command complains about: one line on standard error, exit code 1, nothing on standard output."""
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as end:
+        run(*words)
+    said = capsys.readouterr()
+    assert end.value.code == 1
+    assert said.out == ""
+    assert said.err.startswith("drop: ")
+    assert said.err.count("\n") == 1
+    assert "Traceback" not in said.err
+    return said.err.removeprefix("drop: ").rstrip("\n")
+
+
+@pytest.fixture(scope="module")
+def maze(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("maze") / "umaze.hdf5"
+    run("data", "make", "maze2d-umaze", "--steps", "2400", "--out", path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def trained(maze: Path) -> Path:
+    """A DROP run of two seeds with six checkpoints. Tests add evaluations to it and change nothing else."""
+    out = maze.parent / "run"
+    run("train", maze, "--out", out, *TRAIN)
+    return out
+
+
+@pytest.fixture(scope="module")
+def arrays_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A BC run on somebody's own arrays, for which no task is known."""
+    folder = tmp_path_factory.mktemp("arrays")
+    save_npz(learnable_dataset(), folder / "mine.npz")
+    run("train", folder / "mine.npz", "--out", folder / "run", *TINY_BC, "--steps=4")
+    return folder / "run"
+
+
+# --- help ---
+
+
+@pytest.mark.parametrize("words", [[], ["--help"], ["-h"], ["help"]])
+def test_help_names_every_command(capsys: Captured, words: list[str]) -> None:
+    run(*words)
+    said = capsys.readouterr().out
+    assert all(f"drop {command} " in said for command in COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself(capsys: Captured, command: str) -> None:
+    with pytest.raises(SystemExit) as end:
+        run(*command.split(), "--help")
+    said = capsys.readouterr()
+    assert end.value.code == 0
+    assert f"usage: drop {command} " in said.out
+    assert said.err == ""
+    assert len(re.findall(r"^.? +(?:-h, )?--[-\w]+", said.out, re.MULTILINE)) >= 2  # --help and one of its own
+
+
+@pytest.mark.parametrize(
+    ("algo", "own"),
+    [
+        ("drop", "--n-sub-tasks"),
+        ("drop-cvae", "--kl-weight"),
+        ("ddrop", "--distilled-share"),
+        ("bc", "--width"),
+        ("fbc", "--top-fraction"),
+        ("rvs", "--target-return"),
+        ("onestep", "--improvement"),
+        ("dt", "--target-return"),
+        ("coms", "--n-policies"),
+    ],
+)
+def test_the_help_of_train_is_that_of_the_algorithm(capsys: Captured, algo: str, own: str) -> None:
+    with pytest.raises(SystemExit):
+        run("train", "--algo", algo, "--help")
+    said = capsys.readouterr().out
+    assert own in said
+    assert ("--n-sub-tasks" in said) == (algo in ("drop", "ddrop"))
+
+
+def test_the_version(capsys: Captured) -> None:
+    run("--version")
+    assert re.fullmatch(r"\d+\.\d+\.\d+\S*\n", capsys.readouterr().out)
+
+
+# --- data ---
+
+
+def test_data_make_and_data_info(capsys: Captured, tmp_path: Path) -> None:
+    path = tmp_path / "new" / "maze.hdf5"
+    run("data", "make", "maze2d-umaze", "--steps", "600", "--out", path)
+    assert capsys.readouterr().out == (f"{path}: 600 steps in 2 episodes; look at it with: drop data info {path}\n")
+    run("data", "info", path, "--json")
+    info = json.loads(capsys.readouterr().out)
+    assert (info["n_steps"], info["n_episodes"], info["env"]) == (600, 2, "droprl/maze2d-umaze-v0")
+    run("data", "info", path)
+    assert "Sub-tasks by each rule" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("steps", ["0", "-5"])
+def test_data_make_refuses_senseless_sizes(capsys: Captured, tmp_path: Path, steps: str) -> None:
+    out = tmp_path / "maze.hdf5"
+    assert "at least 1 step" in error(capsys, "data", "make", "maze2d-umaze", f"--steps={steps}", "--out", out)
+    assert not list(tmp_path.iterdir())
+
+
+# --- train, evaluate, report, export ---
+
+
+def test_training_again_says_that_it_is_finished(capsys: Captured, maze: Path, trained: Path) -> None:
+    capsys.readouterr()
+    run("train", maze, "--out", trained, *TRAIN)
+    said = capsys.readouterr().out
+    assert said == f"{trained} was finished already (12 updates); play it with: drop evaluate {trained}\n"
+    assert "steps 12 → 13" in error(capsys, "train", maze, "--out", trained, *TRAIN, "--steps=13")
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_evaluate_prints_one_json_object(capsys: Captured, trained: Path, rule: str) -> None:
+    capsys.readouterr()
+    run("evaluate", trained, "--rule", rule, *PLAY, "--json")
+    said = capsys.readouterr().out
+    found = json.loads(said, parse_constant=lambda name: pytest.fail(f"{name} in the JSON"))
+    assert said.count("\n") == 1
+    assert (found["algorithm"], found["rule"], found["protocol"]) == ("drop", rule, "last")
+    assert found["adaptation"]["ascent_steps"] == 2
+    assert [(r["seed"], r["step"]) for r in found["results"]] == [(0, 12), (1, 12)]
+    low, high = load_dataset(trained.parent / "umaze.hdf5").score_range or (0, 0)
+    for result in found["results"]:
+        assert len(result["returns"]) == len(result["scores"]) == 2
+        assert result["lengths"] == [300, 300]
+        expected = 100 * (np.array(result["returns"]) - low) / (high - low)
+        np.testing.assert_allclose(result["scores"], expected)
+    scores = [score for result in found["results"] for score in result["scores"]]
+    assert found["mean"] == pytest.approx(np.mean(scores))
+    assert found["interval"][0] <= found["iqm"] <= found["interval"][1]
+    assert found["milliseconds_per_action"] > 0
+    (written,) = (trained / "evaluations").glob(f"{rule}-last-*.json")  # named after what was changed as well
+    assert json.loads(written.read_text()) == found
+
+
+def test_evaluate_prints_a_table(capsys: Captured, trained: Path) -> None:
+    capsys.readouterr()
+    run("evaluate", trained, *PLAY)
+    said = capsys.readouterr().out
+    assert "grad-ada" in said
+    assert "D4RL-normalised score" in said
+
+
+def test_the_papers_protocol_takes_six_checkpoints(capsys: Captured, trained: Path, tmp_path: Path) -> None:
+    capsys.readouterr()
+    run("evaluate", trained, "--protocol=paper", "--rule=best", "--episodes=1", "--json")
+    found = json.loads(capsys.readouterr().out)
+    assert [(r["seed"], r["step"]) for r in found["results"]] == [(s, t) for s in (0, 1) for t in range(2, 13, 2)]
+    fewer = Path(shutil.copytree(trained, tmp_path / "fewer"))
+    shutil.rmtree(fewer / "checkpoints" / "000000002")
+    said = error(capsys, "evaluate", fewer, "--protocol=paper")
+    assert said.startswith(f"{fewer}: has 5 checkpoints and the paper's protocol takes the last 6: ")
+
+
+def test_an_exported_policy_plays_as_its_run(capsys: Captured, trained: Path, tmp_path: Path) -> None:
+    capsys.readouterr()
+    policy = tmp_path / "policy"
+    run("export", trained, "--out", policy, "--seed=1", "--rule=best")
+    assert str(policy) in capsys.readouterr().out
+    run("evaluate", policy, *PLAY, "--json")
+    exported = json.loads(capsys.readouterr().out)
+    run("evaluate", trained, "--rule=best", *PLAY, "--json")
+    of_run = json.loads(capsys.readouterr().out)
+    assert exported["results"] == of_run["results"][1:]
+    assert (exported["rule"], exported["adaptation"]["ascent_steps"]) == ("best", 2)
+    assert load_policy(policy).origin.seed == 1
+    assert not (policy / "evaluations").exists()
+    assert "of one checkpoint" in error(capsys, "evaluate", policy, "--protocol=paper")
+    assert "has no seed 9" in error(capsys, "export", trained, "--out", policy, "--seed=9")
+    assert "is a run" in error(capsys, "export", trained, "--out", trained)
+
+
+def test_finetune_leaves_a_policy_and_says_what_it_cost(capsys: Captured, trained: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(trained, tmp_path / "run"))
+    words: list[str | Path] = ["finetune", copy, "--level=checkpoint", "--budget=650", "--rule=best", "--episodes=1"]
+    capsys.readouterr()
+    run(*words, "--json")
+    found = json.loads(capsys.readouterr().out)
+    assert [(s["steps_played"], s["episodes_played"]) for s in found["seeds"]] == [(600, 2)] * 2
+    assert found["evaluation_steps"] == 2 * 2 * 300
+    run(*words)
+    said = capsys.readouterr().out
+    assert f"{found['initial']:.1f} → {found['tuned']:.1f}" in said
+    assert f"play it with: drop evaluate {copy / 'finetune' / 'checkpoint' / 'policy'}" in said
+    run("evaluate", copy / "finetune" / "checkpoint" / "policy", "--episodes=1", "--json")
+    assert json.loads(capsys.readouterr().out)["results"] == [found["seeds"][0]["tuned"]]
+    said = error(capsys, "finetune", copy, "--level=checkpoint", "--budget=299")
+    assert "an episode of droprl/maze2d-umaze-v0 may last 300, so give at least 300" in said
+
+
+def test_report_writes_one_page(capsys: Captured, trained: Path, tmp_path: Path) -> None:
+    run("evaluate", trained, "--rule=best", *PLAY)
+    capsys.readouterr()
+    page = tmp_path / "page.html"
+    run("report", trained, "--out", page)
+    assert capsys.readouterr().out == f"{page} is written\n"
+    text = page.read_text()
+    assert text.lower().startswith("<!doctype html>")
+    assert "best" in text
+    assert "best" in (trained / "tables" / "scores.csv").read_text()
+    assert (trained / "tables" / "diagnostics.tex").read_text().startswith("% needs")
+
+
+def test_a_half_written_evaluation_is_not_read_and_a_damaged_one_is_named(
+    capsys: Captured, arrays_run: Path, tmp_path: Path
+) -> None:
+    copy = Path(shutil.copytree(arrays_run, tmp_path / "run"))
+    (copy / "evaluations").mkdir()
+    (copy / "evaluations" / ".partial-bc-last.json").write_text('{"algori')
+    run("report", copy)
+    assert (copy / "report.html").exists()
+    for content in ('{"algori', "[]", "{}"):
+        (copy / "evaluations" / "bc-last.json").write_text(content)
+        assert error(capsys, "report", copy).startswith(f"{copy / 'evaluations' / 'bc-last.json'}: ")
+
+
+# --- errors ---
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("dance", "there is no command 'dance'"),
+        ("data", "`drop data` needs `info`, `make` or `map`"),
+        ("data dance", "`drop data` needs `info`, `make` or `map`"),
+        ("data make maze3d", "invalid choice 'maze3d'"),
+        ("data info nothing.hdf5", "nothing.hdf5: no such file"),
+        ("data info", "Missing from drop data info: SOURCE"),
+        ("train", "Missing from drop train: SOURCE"),
+        ("train nothing.npz --algo dorp", "--algo dorp: choose one of drop, drop-cvae, ddrop, bc, fbc, rvs, onestep"),
+        ("train nothing.npz --algo=dorp", "--algo dorp: choose one of"),
+        ("train nothing.npz --preset large", "--preset large: choose one of paper, small"),
+        ("train nothing.npz --algo", "Missing value for argument '--algo'"),
+        ("train nothing.npz --seed 3", "Unrecognized options: --seed, 3 (perhaps --decomposition-seed, --seeds)"),
+        ("train nothing.npz --steps many", "Error parsing --steps: "),
+        ("train nothing.npz --algo bc --n-sub-tasks 4", "Unrecognized options: --n-sub-tasks"),
+        ("train nothing.npz --ascent-steps -1", "ascent_steps is -1: it must be at least 0"),
+        ("evaluate nowhere", "nowhere: is not a run (no config.json)"),
+        ("evaluate nowhere --rule bset", "invalid choice 'bset' for argument '--rule'"),
+        ("export nowhere", "nothing to write: give --out FOLDER, --onnx FILE, or both"),
+        ("export nowhere --out here", "nowhere: is not a run"),
+        ("finetune nowhere --level embedding --budget 100", "nowhere: is not a run"),
+        ("finetune nowhere --level weights --budget 100", "invalid choice 'weights' for argument '--level'"),
+        ("finetune nowhere --level policy", "Missing from drop finetune: --budget"),
+        ("select nowhere.hdf5 --out here", "nowhere.hdf5: no such file"),
+        ("select nowhere.hdf5", "Missing from drop select: --out"),
+        ("bench nothing", "there is no suite 'nothing': choose one of ablation-"),
+        ("bench ablation-cloning", "task hopper-medium-replay: say where its file is with --data FOLDER"),
+        ("report", "`drop report` needs at least one run directory"),
+        ("report nowhere", "nowhere: is not a run"),
+    ],
+)
+def test_mistakes_are_answered_in_one_line(
+    capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert said in error(capsys, *words.split())
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--steps=0", "steps is 0"),
+        ("--seeds=0", "seeds 0"),
+        ("--checkpoint-every=-1", "checkpoint_every is -1"),
+        ("--width=-1", "width is -1: it must be at least 1"),
+        ("--learning-rate=nan", "learning_rate is nan: it must be above 0"),
+        ("--batch-size=-1", "batch_size is -1: it must be at least 1"),
+        ("--action-low 0", "action_high is missing"),
+    ],
+)
+def test_settings_that_cannot_work_leave_nothing_behind(
+    capsys: Captured, arrays_run: Path, tmp_path: Path, options: str, said: str
+) -> None:
+    source = arrays_run.parent / "mine.npz"
+    assert said in error(capsys, "train", source, "--out", tmp_path / "run", *TINY_BC, *options.split())
+    assert not list(tmp_path.iterdir())
+
+
+def test_own_arrays_need_their_task_named(capsys: Captured, arrays_run: Path) -> None:
+    assert error(capsys, "evaluate", arrays_run) == (
+        "mine: no task is known for this data: give its Gymnasium id with --env"
+    )
+    said = error(capsys, "evaluate", arrays_run, "--env=droprl/maze2d-umaze-v0")
+    assert "its observations have 4 entries and the policy was trained on 3" in said
+    assert "cannot be made" in error(capsys, "evaluate", arrays_run, "--env=NoSuchTask-v7")
+    assert "bc infers no embedding: leave out rule" in error(capsys, "evaluate", arrays_run, "--rule=best")
+    for option, said in (("--episodes=0", "episodes is 0"), ("--n-envs=0", "n_envs is 0")):
+        assert error(capsys, "evaluate", arrays_run, option).startswith(said)
+
+
+def test_runs_of_different_data_do_not_share_a_page(capsys: Captured, arrays_run: Path, trained: Path) -> None:
+    assert "the runs learned from different data (mine, umaze)" in error(capsys, "report", arrays_run, trained)
+
+
+def test_debug_shows_where_it_happened() -> None:
+    code, out, err = drop("evaluate", "nowhere", "--debug")
+    assert (code, out) == (1, "")
+    assert "Traceback (most recent call last)" in err
+    assert err.splitlines()[-1].startswith("droprl.errors.DropError: nowhere: is not a run")
+
+
+# --- as a process ---
+
+
+def test_the_process_itself_answers_in_one_line() -> None:
+    assert drop("train", "nothing.npz", "--steps") == (
+        1,
+        "",
+        "drop: Missing value for argument '--steps'. Expected 1 values: see `drop train --help`\n",
+    )
+
+
+def test_a_coloured_terminal_sees_the_same_line() -> None:
+    """On a terminal tyro paints its messages."""
+    leader, follower = pty.openpty()
+    command = [sys.executable, "-m", "droprl", "data", "info", "some.npz", "--jsno"]
+    process = subprocess.Popen(command, stdin=follower, stdout=follower, stderr=follower)
+    os.close(follower)
+    said = b""
+    while chunk := _read(leader):
+        said += chunk
+    os.close(leader)
+    assert process.wait() == 1
+    assert said.decode().startswith("drop: Unrecognized options: --jsno (perhaps --json): see `drop data info --help`")
+    assert said.count(b"\n") == 1
+
+
+def _read(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 4096)
+    except OSError:  # Linux answers so when the other end is closed
+        return b""
+
+
+def test_output_that_nobody_reads_or_that_fits_nowhere_is_no_crash(maze: Path) -> None:
+    command: list[Any] = [sys.executable, "-m", "droprl", "data", "info", maze, "--json"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    process.stdout.close()  # as `| head -0` does
+    assert process.stderr is not None
+    assert process.stderr.read() == ""
+    assert process.wait() == 1
+    with open("/dev/full", "w") as full:
+        answer = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (answer.returncode, answer.stderr) == (1, "drop: [Errno 28] No space left on device\n")
+
+
+def test_a_run_that_may_not_be_written_says_so(capsys: Captured, trained: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(trained, tmp_path / "run"))
+    shutil.rmtree(copy / "evaluations", ignore_errors=True)
+    (copy / "evaluations").write_text("a file where the folder should be")
+    said = error(capsys, "evaluate", copy, "--rule=best", "--episodes=1")
+    assert said.startswith(f"{copy / 'evaluations'}")
+    assert Run(copy).finished

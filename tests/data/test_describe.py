@@ -1,0 +1,77 @@
+"""What `drop data info` says of a dataset: plain numbers for scripts, a page of at most eighty columns for people."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from droprl.cli.describe import print_description
+from droprl.data import Dataset, from_arrays
+from droprl.data.describe import Description, describe
+
+
+def dataset_with(returns: list[float], name: str = "arrays", score_range: tuple[float, float] | None = None) -> Dataset:
+    """Episodes of two steps with these returns; the first ends the task, the last is cut short."""
+    rewards = np.repeat(np.array(returns) / 2, 2)
+    terminals, timeouts = np.zeros((2, len(rewards)), bool)
+    timeouts[3:-1:2] = True
+    terminals[1] = True
+    zeros = np.zeros((len(rewards), 1))
+    return from_arrays(zeros, zeros, rewards, terminals, timeouts, name=name, score_range=score_range)
+
+
+def page(description: Description) -> str:
+    console = Console(width=80, record=True, file=io.StringIO())
+    print_description(description, console)
+    return console.export_text()
+
+
+def test_a_description_is_plain_numbers() -> None:
+    dataset = dataset_with([2, 4, 6, 8], score_range=(0, 10))
+    description = json.loads(json.dumps(asdict(describe(dataset)), allow_nan=False))
+    assert (description["n_steps"], description["n_episodes"]) == (8, 4)
+    assert (description["n_terminals"], description["n_timeouts"], description["last_is_cut_short"]) == (1, 2, True)
+    assert description["lengths"]["median"] == 2
+    assert description["returns"] == {
+        "min": 2, "lower_quartile": 3.5, "median": 5, "upper_quartile": 6.5, "max": 8, "mean": 5,
+    }  # fmt: skip
+    assert description["scores"]["mean"] == pytest.approx(50)
+    assert sum(description["histogram_counts"]) == 4
+    cuts = {cut["rule"]: cut for cut in description["cuts"]}
+    assert list(cuts) == ["random", "quantization", "rank"]
+    assert cuts["rank"]["n_trajectories"] == 4
+    assert cuts["rank"]["first_returns"] == [8, 8]
+    assert cuts["rank"]["last_returns"] == [2, 2]
+
+
+def test_without_reference_returns_there_are_no_scores() -> None:
+    assert describe(dataset_with([1, 2])).scores is None
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e4, 1e6])
+def test_the_page_fits_eighty_columns_without_cropping(scale: float) -> None:
+    returns = list(np.linspace(-1, 1, 300) * scale)
+    shown = page(describe(dataset_with(returns, "hopper-medium-replay-v2", score_range=(0, 1000))))
+    assert "the last is cut short" in shown
+    assert "█" in shown
+    for line in ("random", "quantization", "rank"):
+        assert sum(row.strip().startswith(line) for row in shown.splitlines()) == 1
+    for header in ("sub-tasks", "episodes", "first returns", "last returns"):
+        assert header in shown
+
+
+def test_a_rare_return_still_shows() -> None:
+    shown = page(describe(dataset_with([0.0] * 999 + [100.0])))
+    assert "▏ 1" in shown
+
+
+@pytest.mark.parametrize("value", [0.0, 1e6, -1e-9])
+def test_equal_returns_make_one_bar(value: float) -> None:
+    description = describe(dataset_with([value] * 3))
+    assert description.histogram_counts == (3,)
+    assert "█" in page(description)

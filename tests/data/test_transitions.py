@@ -1,0 +1,304 @@
+"""The table that training reads and the batches drawn from it: every successor, every weight, every probability."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from helpers.builders import Layout, make_dataset, targets_by_definition
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from droprl import DROP
+from droprl.data import Dataset
+from droprl.data.scaling import Scaling, fit_scaling
+from droprl.data.transitions import PROBE_STEPS, Batch, Prepared, Transitions, prepare, target_horizon
+
+MIXED: Layout = [(3, "terminal"), (4, "timeout"), (1, "timeout"), (2, "cut")]
+ALL = [np.array([0, 1, 2, 3])]
+BOTH = [np.array([0, 1])]
+RAW: dict[str, Any] = {"normalize_observations": False, "scale_rewards": False}
+
+
+def rows_of(transitions: Transitions, n_rows: int) -> Batch:
+    """Every row of the table, in order, as NumPy sees it."""
+    rows: Any = np.arange(n_rows)
+    in_numpy: Transitions = jax.tree.map(np.asarray, transitions)
+    return in_numpy.take(rows, 0 * rows)
+
+
+def places(observations: Any) -> list[tuple[int, int]]:
+    return [(int(episode), int(step)) for episode, step in np.asarray(observations)[:, :2]]
+
+
+def is_known(batch: Batch, row: int) -> bool:
+    return batch.next_action_known is None or bool(batch.next_action_known[row])
+
+
+def check_against_definition(
+    dataset: Dataset, prepared: Prepared, discount: float, n_steps: int | np.ndarray | None
+) -> None:
+    """With one n for all rows, or an n for each of them."""
+    batch = rows_of(prepared.transitions, dataset.n_steps)
+    if isinstance(n_steps, np.ndarray):
+        by_n = {int(n): targets_by_definition(dataset, discount, int(n)) for n in np.unique(n_steps)}
+        expected = [by_n[int(n)][row] for row, n in enumerate(n_steps)]
+    else:
+        expected = targets_by_definition(dataset, discount, n_steps)
+    known = np.array([t.known for t in expected])
+    np.testing.assert_array_equal(batch.has_target, known.astype(np.float32))
+    np.testing.assert_allclose(batch.reward[known], [t.reward for t in expected if t.known], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(batch.discount[known], [t.discount for t in expected if t.known], rtol=1e-6)
+    found = places(batch.next_observation)
+    for row, target in enumerate(expected):
+        if target.known and target.discount > 0:
+            assert found[row] == target.successor
+            assert is_known(batch, row) is not target.past_end
+            if not target.past_end:
+                np.testing.assert_allclose(batch.next_action[row], dataset.actions[row + target.horizon], atol=1e-6)
+
+
+@pytest.mark.parametrize("next_observations", [True, False])
+@pytest.mark.parametrize("n_steps", [1, 3, None])
+def test_every_row_has_the_target_of_the_definition(next_observations: bool, n_steps: int | None) -> None:
+    dataset = make_dataset(MIXED, next_observations=next_observations)
+    prepared = prepare(dataset, ALL, discount=0.9, td_steps=n_steps, **RAW)
+    check_against_definition(dataset, prepared, 0.9, n_steps)
+
+
+def test_the_rows_of_a_timed_out_episode_by_hand() -> None:
+    """Episode 1 has four steps. Three-step targets, with and without the state behind the timeout."""
+    shown = rows_of(prepare(make_dataset(MIXED, next_observations=True), ALL, td_steps=3, **RAW).transitions, 10)
+    assert places(shown.next_observation)[3:7] == [(1, 3), (1, 4), (1, 4), (1, 4)]
+    assert [is_known(shown, row) for row in range(3, 7)] == [True, False, False, False]
+    assert shown.has_target[3:7].tolist() == [1, 1, 1, 1]
+    hidden = rows_of(prepare(make_dataset(MIXED), ALL, td_steps=3, **RAW).transitions, 10)
+    assert places(hidden.next_observation)[3:6] == [(1, 3), (1, 3), (1, 3)]
+    assert hidden.next_action_known is None  # nothing is bootstrapped where no action is logged
+    assert hidden.has_target[3:7].tolist() == [1, 1, 1, 0]
+
+
+def test_a_terminal_leaves_nothing_to_come() -> None:
+    for next_observations in (True, False):
+        dataset = make_dataset(MIXED, next_observations=next_observations)
+        for n_steps, ended in ((1, [2]), (2, [1, 2]), (None, [0, 1, 2])):
+            batch = rows_of(prepare(dataset, ALL, td_steps=n_steps, **RAW).transitions, 10)
+            assert np.flatnonzero(np.asarray(batch.discount) == 0).tolist() == ended
+            assert np.all(batch.has_target[ended] == 1)
+
+
+TOTAL = 10  # a fixed number of steps, so that compiled look-ups are shared between the examples
+
+
+@st.composite
+def layouts(draw: st.DrawFn) -> Layout:
+    inner = sorted(draw(st.sets(st.integers(1, TOTAL - 1), max_size=5)))
+    bounds = [0, *inner, TOTAL]
+    lengths = [b - a for a, b in pairwise(bounds)]
+    endings: list[Any] = [draw(st.sampled_from(["terminal", "timeout"])) for _ in lengths[:-1]]
+    last: Any = draw(st.sampled_from(["terminal", "timeout", "cut"]))
+    return list(zip(lengths, [*endings, last], strict=True))
+
+
+@settings(max_examples=40, deadline=None)
+@given(layout=layouts(), next_observations=st.booleans(), n_steps=st.sampled_from([1, 3, None]))
+def test_nothing_crosses_from_one_episode_to_the_next(
+    layout: Layout, next_observations: bool, n_steps: int | None
+) -> None:
+    """Observations and rewards name their episode: R sums to a multiple of the right number, s' carries it."""
+    episode = np.repeat(np.arange(len(layout)), [length for length, _ in layout])
+    rewards = (100.0**episode).tolist()
+    dataset = make_dataset(layout, rewards=rewards, next_observations=next_observations)
+    prepared = prepare(dataset, [np.arange(len(layout))], discount=0.5, td_steps=n_steps, **RAW)
+    batch = rows_of(prepared.transitions, TOTAL)
+    assert [e for e, _ in places(batch.next_observation)] == episode.tolist()
+    assert episode[np.asarray(prepared.transitions.next_action)].tolist() == episode.tolist()
+    shares = np.asarray(batch.reward) / np.array(rewards)
+    assert np.all((shares >= 0) & (shares < 2))
+    check_against_definition(dataset, prepared, 0.5, n_steps)
+
+
+def test_next_observations_that_are_not_the_next_row_are_used() -> None:
+    dataset = make_dataset([(3, "terminal"), (2, "timeout")], next_observations=True)
+    assert dataset.next_observations is not None
+    changed = dataset.next_observations.copy()
+    changed[0] = (50, 51)
+    for n_steps, expected in ((1, [(50, 51), (0, 2)]), (2, [(0, 2), (0, 1)])):
+        prepared = prepare(replace(dataset, next_observations=changed), BOTH, td_steps=n_steps, **RAW)
+        assert places(rows_of(prepared.transitions, 5).next_observation)[:2] == expected
+
+
+def test_each_observation_is_stored_once() -> None:
+    """Only the states behind the last steps, four of them, are no row of the data."""
+    prepared = prepare(make_dataset(MIXED, next_observations=True), ALL, **RAW)
+    assert len(prepared.transitions.observations) == 10 + 4
+    assert len(prepare(make_dataset(MIXED), ALL, **RAW).transitions.observations) == 10
+
+
+# --- TD(λ): each row draws its own n ---
+
+
+@settings(max_examples=25, deadline=None)
+@given(layout=layouts(), next_observations=st.booleans(), td_lambda=st.sampled_from([0.5, 0.8]))
+def test_with_td_lambda_each_row_has_the_target_of_its_own_horizon(
+    layout: Layout, next_observations: bool, td_lambda: float
+) -> None:
+    """Cut where its episode ends, as any n-step target is."""
+    dataset = make_dataset(layout, next_observations=next_observations)
+    prepared = prepare(dataset, [np.arange(len(layout))], discount=0.5, td_lambda=td_lambda, **RAW)
+    drawn = target_horizon(TOTAL, 1, td_lambda)
+    assert isinstance(drawn, np.ndarray)
+    assert len(np.unique(drawn)) > 2
+    check_against_definition(dataset, prepared, 0.5, drawn)
+    episode = np.repeat(np.arange(len(layout)), [length for length, _ in layout])
+    assert [e for e, _ in places(rows_of(prepared.transitions, TOTAL).next_observation)] == episode.tolist()
+
+
+@pytest.mark.parametrize("td_lambda", [0.5, 0.9])
+def test_horizons_are_geometric(td_lambda: float) -> None:
+    """One long episode, its end left out: γ to the power of n tells n, which is n with chance (1 − λ) λⁿ⁻¹."""
+    size, kept = 20_000, 19_000
+    prepared = prepare(make_dataset([(size, "timeout")]), [np.array([0])], discount=0.9, td_lambda=td_lambda, **RAW)
+    horizon = np.rint(np.log(np.asarray(prepared.transitions.discount[:kept], float)) / np.log(0.9)).astype(int)
+    mean, spread = 1 / (1 - td_lambda), np.sqrt(td_lambda) / (1 - td_lambda)
+    assert abs(horizon.mean() - mean) < 4 * spread / np.sqrt(kept)
+    chance = (1 - td_lambda) * td_lambda ** np.arange(6)
+    counts = np.bincount(horizon, minlength=8)[1:7]
+    rest = kept - counts.sum()
+    assert stats.chisquare([*counts, rest], kept * np.array([*chance, 1 - chance.sum()])).pvalue > 1e-3
+    assert abs(np.corrcoef(horizon[:-1], horizon[1:])[0, 1]) < 4 / np.sqrt(kept)  # each row draws for itself
+
+
+def same_tables(one: Prepared, other: Prepared) -> bool:
+    return all(np.array_equal(a, b) for a, b in zip(one.transitions, other.transitions, strict=True))
+
+
+def test_a_td_lambda_of_zero_is_one_step() -> None:
+    dataset = make_dataset(MIXED, next_observations=True)
+    one_step, zero, half, again = (
+        prepare(dataset, ALL, discount=0.9, td_steps=1, td_lambda=td_lambda, **RAW)
+        for td_lambda in (None, 0.0, 0.5, 0.5)
+    )
+    assert same_tables(zero, one_step)
+    assert not same_tables(half, one_step)
+    assert same_tables(half, again)  # drawn once and for all: a run that resumes learns from the same targets
+    for found, expected in zip(half.probe.batch, one_step.probe.batch, strict=True):  # the probe's go to the end
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_drop_takes_td_lambda_instead_of_td_steps() -> None:
+    dataset = make_dataset(MIXED, next_observations=True)
+    sizes: dict[str, Any] = {"n_sub_tasks": 2, "trajectories_per_sub_task": 2, "discount": 0.9}
+    one_step, three_steps = (DROP(td_steps=n, **sizes).prepare(dataset) for n in (1, 3))
+    assert same_tables(DROP(td_steps=3, td_lambda=0.0, **sizes).prepare(dataset), one_step)
+    assert not same_tables(three_steps, one_step)
+
+
+# --- drawing ---
+
+
+def chi_square_is_plausible(counts: np.ndarray) -> bool:
+    """Whether equal chances explain these counts: false once in a thousand if they do."""
+    expected = counts.sum() / len(counts)
+    return bool(np.sum((counts - expected) ** 2) / expected < stats.chi2.ppf(0.999, len(counts) - 1))
+
+
+def test_sub_task_uniform_then_step_uniform() -> None:
+    """Sub-tasks of 2, 9 and 81 steps; one episode is in none. Transition-uniform sampling would give 2, 10, 88 %."""
+    layout: Layout = [(9, "terminal"), (2, "timeout"), (40, "timeout"), (7, "terminal"), (41, "terminal")]
+    sub_tasks = [np.array([2, 4]), np.array([1]), np.array([0])]
+    prepared = prepare(make_dataset(layout), sub_tasks, **RAW)
+    size = 20_000
+    batch = jax.jit(prepared.transitions.sample, static_argnums=1)(jax.random.key(0), size)
+    drawn = np.asarray(batch.sub_task)
+    assert chi_square_is_plausible(np.bincount(drawn, minlength=3))
+    for n, episodes in enumerate(sub_tasks):
+        found = places(np.asarray(batch.observation)[drawn == n])
+        every_step = [(e, t) for e in episodes for t in range(layout[e][0])]
+        assert set(found) == set(every_step)
+        assert chi_square_is_plausible(np.array([found.count(place) for place in every_step]))
+
+
+def test_a_draw_carries_the_row_it_names() -> None:
+    dataset = make_dataset(MIXED, next_observations=True)
+    prepared = prepare(dataset, [np.array([1, 3]), np.array([0])], td_steps=2, **RAW)
+    batch = prepared.transitions.sample(jax.random.key(3), 64)
+    rows = [int(dataset.bounds[e] + t) for e, t in places(np.asarray(batch.observation))]
+    whole = rows_of(prepared.transitions, dataset.n_steps)
+    for name in set(Batch._fields) - {"sub_task"}:
+        np.testing.assert_array_equal(getattr(batch, name), getattr(whole, name)[rows], err_msg=name)
+
+
+def test_a_step_without_a_target_is_still_cloned_and_counted() -> None:
+    dataset = make_dataset([(2, "timeout"), (1, "timeout")], rewards=[1, 10, 100])
+    prepared = prepare(dataset, [np.array([1]), np.array([0])], **RAW)
+    assert np.asarray(prepared.transitions.sub_task_rows).tolist() == [2, 0, 1]
+    assert np.asarray(prepared.transitions.sub_task_begin).tolist() == [0, 1]
+    assert np.asarray(prepared.transitions.sub_task_size).tolist() == [1, 2]
+    assert np.asarray(prepared.transitions.has_target).tolist() == [1, 0, 0]
+    assert prepared.sub_task_returns.tolist() == [100, 11]
+
+
+def test_the_probe_looks_to_the_end_of_the_episode_from_rows_of_its_sub_task() -> None:
+    dataset = make_dataset(MIXED, next_observations=True)
+    probe = prepare(dataset, [np.array([1, 3]), np.array([0])], discount=0.9, td_steps=1, **RAW).probe
+    monte_carlo = targets_by_definition(dataset, 0.9, None)
+    for i, (e, t) in enumerate(places(np.asarray(probe.batch.observation))):
+        target = monte_carlo[int(dataset.bounds[e]) + t]
+        assert e in ([1, 3], [0])[int(probe.batch.sub_task[i])]
+        assert float(probe.batch.reward[i]) == pytest.approx(target.reward, rel=1e-5, abs=1e-6)
+        assert float(probe.batch.discount[i]) == pytest.approx(target.discount)
+    assert len(probe.batch.reward) == PROBE_STEPS
+    assert places(np.asarray(probe.starts)) == [(0, 0), (1, 0), (2, 0), (3, 0)]
+
+
+# --- scaling ---
+
+
+def test_rewards_are_divided_by_the_spread_of_discounted_returns() -> None:
+    """Returns at γ = 0.5: 3, 4, 4 and 16, 16; their mean is 8.6."""
+    dataset = make_dataset([(3, "terminal"), (2, "timeout")], rewards=[1, 2, 4, 8, 16], next_observations=True)
+    spread = np.sqrt(np.mean((np.array([3, 4, 4, 16, 16]) - 8.6) ** 2))
+    prepared = prepare(dataset, [np.array([0, 1])], discount=0.5)
+    assert prepared.reward_scale == pytest.approx(spread)
+    np.testing.assert_allclose(rows_of(prepared.transitions, 5).reward, np.array([1, 2, 4, 8, 16]) / spread, rtol=1e-6)
+
+
+def test_rewards_without_spread_are_left_alone() -> None:
+    prepared = prepare(make_dataset([(3, "terminal")], rewards=[0, 0, 0]), [np.array([0])])
+    assert prepared.reward_scale == 1.0
+    assert np.all(np.isfinite(prepared.transitions.reward))
+
+
+def test_observations_have_zero_mean_and_unit_variance() -> None:
+    dataset = make_dataset([(40, "timeout")], observation_size=4, next_observations=True)
+    constant = dataset.observations.copy()
+    constant[:, 2] = 7.0
+    dataset = replace(dataset, observations=constant)
+    table = np.asarray(prepare(dataset, [np.array([0])]).transitions.observations)
+    np.testing.assert_allclose(table[:40].mean(axis=0), 0, atol=1e-5)
+    np.testing.assert_allclose(table[:40].std(axis=0)[[1, 3]], 1, atol=1e-5)
+    np.testing.assert_array_equal(table[:40, [0, 2]], 0)  # never changes: only shifted
+    assert dataset.next_observations is not None
+    mean, std = dataset.observations[:, 3].mean(), dataset.observations[:, 3].std()
+    # The state behind the timeout is in the same units as the others.
+    np.testing.assert_allclose(table[-1, 3], (dataset.next_observations[-1, 3] - mean) / std, rtol=1e-4)
+
+
+def test_actions_go_to_the_unit_box_and_back() -> None:
+    low, high = np.array([-2, 0.5], np.float32), np.array([6, 1.5], np.float32)
+    scaling = Scaling(np.zeros(1), np.ones(1), low, high)
+    middle = (low + high) / 2
+    np.testing.assert_allclose(scaling.actions_in(np.stack([low, high, middle])), [[-1, -1], [1, 1], [0, 0]])
+    out = scaling.actions_out(np.array([[-1, -1], [1, 1], [0.5, 0]]))
+    np.testing.assert_allclose(out, np.array([[-2, 0.5], [6, 1.5], [4, 1]]))
+    dataset = replace(make_dataset(MIXED), action_low=low, action_high=high)
+    fitted = fit_scaling(dataset)
+    np.testing.assert_allclose(fitted.actions_out(fitted.actions_in(dataset.actions)), dataset.actions, atol=1e-6)
+    table = prepare(dataset, ALL).transitions.actions
+    np.testing.assert_allclose(table[:, 0], (dataset.actions[:, 0] - 2) / 4, atol=1e-6)

@@ -1,0 +1,240 @@
+"""Requests that are answered together: everybody gets their own, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from itertools import pairwise
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from helpers.serving import directly, tiny_policy
+
+from droprl.deploy.serve.batching import Batcher, Busy, Ended
+from droprl.deploy.serve.engine import Acted, Engine, Rows
+from droprl.loaded import LoadedPolicy
+
+STATES = np.random.default_rng(3).normal(size=(6, 4)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def policy() -> LoadedPolicy:
+    return tiny_policy()
+
+
+@pytest.fixture(scope="module")
+def engine(policy: LoadedPolicy) -> Engine:
+    """Compiled once for all tests."""
+    return Engine(policy, 4)
+
+
+def test_what_waits_goes_together_and_everybody_gets_their_own(
+    policy: LoadedPolicy, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let_go, sizes, step = threading.Event(), [], engine.step
+    parts = ((0, 1), (1, 2), (2, 4), (0, 4), (5, 6), (3, 4))
+
+    def slow(parts: list[Rows]) -> Any:
+        sizes.append([len(part.observations) for part in parts])
+        assert let_go.wait(10)
+        return step(parts)
+
+    monkeypatch.setattr(engine, "step", slow)
+    batcher = Batcher(engine, most_waiting=5)
+
+    async def ask(states: np.ndarray) -> Any:
+        return (await batcher.act(Rows(states, engine.start(len(states)), np.zeros(len(states), np.float32)))).actions
+
+    async def all_of_them() -> Any:
+        first = asyncio.create_task(ask(STATES[:1]))
+        while not sizes:
+            await asyncio.sleep(0.01)
+        others = [asyncio.create_task(ask(STATES[a:b])) for a, b in parts[1:]]
+        await asyncio.sleep(0.05)
+        with pytest.raises(Busy, match="5 requests are waiting already"):
+            await ask(STATES[:1])
+        let_go.set()
+        return await asyncio.gather(first, *others)
+
+    answers = asyncio.run(all_of_them())
+    batcher.close()
+    assert sizes == [[1], [1, 2], [4], [1, 1]]  # four rows at most, nobody overtaken
+    wanted = directly(policy, STATES)
+    for got, (a, b) in zip(answers, parts, strict=True):
+        np.testing.assert_allclose(got, wanted[a:b], atol=1e-5)
+
+
+def test_one_by_one_company_changes_no_bit(policy: LoadedPolicy) -> None:
+    engine = Engine(policy, 2, one_by_one=True)
+    rows = [Rows(STATES[i : i + 1], engine.start(1), np.zeros(1, np.float32)) for i in range(2)]
+    for n in (1, 2):
+        answers = np.concatenate([acted.actions for acted in engine.step(rows[:n])])
+        np.testing.assert_array_equal(answers, directly(policy, STATES[:n]))
+
+
+def test_a_failure_is_told_to_those_who_asked_and_the_next_is_answered(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batcher = Batcher(engine)
+    rows = Rows(STATES[:1], engine.start(1), np.zeros(1, np.float32))
+
+    def fails(parts: list[Rows]) -> Any:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(engine, "step", fails)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        asyncio.run(batcher.act(rows))
+    monkeypatch.undo()
+    assert asyncio.run(batcher.act(rows)).actions.shape == (1, 2)
+    batcher.close()
+
+
+def test_under_load_nothing_is_compiled(engine: Engine) -> None:
+    rows = [Rows(STATES[i : i + 1], engine.start(1), np.zeros(1, np.float32)) for i in range(4)]
+    engine.step(rows)
+    compiled: list[str] = []
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda event, duration_secs, **_: compiled.append(event) if "backend_compile" in event else None
+    )
+    for n in range(1, 5):
+        engine.step(rows[:n])
+    assert compiled == []
+
+
+# --- sessions in one batch ---
+
+EPISODES = (1, 2, 1)  # of three sessions
+SEEN = [np.random.default_rng(n).normal(size=(7, rows, 4)).astype(np.float32) for n, rows in enumerate(EPISODES)]
+
+
+@pytest.fixture(scope="module", params=[{"rule": "grad"}, {"reinference_interval": 2}], ids=str)
+def remembering(request: pytest.FixtureRequest, policy: LoadedPolicy) -> Engine:
+    """Of a policy whose action depends on what the session remembers, and on its clock."""
+    return Engine(policy.adapted(step_size=0.5, ascent_steps=4, **request.param), 4)
+
+
+@pytest.fixture(scope="module")
+def alone(remembering: Engine) -> list[list[tuple[np.ndarray, Any]]]:
+    """Of every session, played by a policy of its own: actions and memory after each step."""
+    played = []
+    for seen in SEEN:
+        own = remembering.loaded.adapted()
+        played.append([(own.act(states), jax.device_get(own._carry)) for states in seen])
+    for ours, others in pairwise(played):  # else a mix-up would pass unnoticed
+        assert np.abs(ours[2][1].inferred.z[0] - others[2][1].inferred.z[0]).max() > 1e-2
+    return played
+
+
+def assert_same(acted: Acted, wanted: tuple[np.ndarray, Any]) -> None:
+    np.testing.assert_allclose(acted.actions, wanted[0], atol=1e-5)
+    jax.tree.map(lambda got, want: np.testing.assert_allclose(got, want, atol=1e-5), acted.memory, wanted[1])
+
+
+def rows_of(session: int, step: int, memory: Any) -> Rows:
+    return Rows(SEEN[session][step], memory, np.zeros(EPISODES[session], np.float32))
+
+
+def test_sessions_in_one_call_keep_their_own_memory(remembering: Engine, alone: Any) -> None:
+    memory, clocks = [remembering.start(n) for n in EPISODES], [0, 0, 0]
+    for together in ([0], [0, 1], [0, 1, 2], [2, 1, 0], [1, 2, 0], [2, 1], [2]):
+        parts = [rows_of(n, clocks[n], memory[n]) for n in together]
+        for n, acted in zip(together, remembering.step(parts), strict=True):
+            assert_same(acted, alone[n][clocks[n]])
+            memory[n], clocks[n] = acted.memory, clocks[n] + 1
+    assert clocks == [5, 5, 5]
+
+
+def test_sessions_that_ask_at_the_same_time_keep_their_own_memory(
+    remembering: Engine, alone: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step, calls = remembering.step, []
+
+    def slow(parts: list[Rows]) -> list[Acted]:
+        calls.append([int(part.memory.step[0]) for part in parts])
+        time.sleep(0.02)
+        return step(parts)
+
+    monkeypatch.setattr(remembering, "step", slow)
+    batcher = Batcher(remembering)
+
+    async def play(session: int) -> None:
+        memory = remembering.start(EPISODES[session])
+        await asyncio.sleep(0.05 * session)
+        for clock in range(7):
+            acted = await batcher.act(rows_of(session, clock, memory))
+            assert_same(acted, alone[session][clock])
+            memory = acted.memory
+
+    async def all_of_them() -> None:
+        await asyncio.gather(*map(play, range(3)))
+
+    asyncio.run(all_of_them())
+    batcher.close()
+    assert any(len(set(clocks)) > 1 for clocks in calls)  # some went together, at different clocks
+
+
+# --- nobody waits for ever ---
+
+
+def one_row(engine: Engine) -> Rows:
+    return Rows(STATES[:1], engine.start(1), np.zeros(1, np.float32))
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_when_the_thread_dies_all_who_wait_are_told(engine: Engine) -> None:
+    waiting = threading.Event()
+
+    def dies(rows: int) -> None:
+        assert waiting.wait(10)
+        raise SystemError("the counter broke")
+
+    batcher = Batcher(engine, on_batch=dies)
+
+    async def ask() -> list[Any]:
+        asked = [asyncio.create_task(batcher.act(one_row(engine))) for _ in range(6)]
+        await asyncio.sleep(0.1)
+        waiting.set()
+        return await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), 10)
+
+    assert [type(answer) for answer in asyncio.run(ask())] == [Ended] * 6
+    assert not batcher.works
+    with pytest.raises(Ended, match="no longer answers"):
+        asyncio.run(asyncio.wait_for(batcher.act(one_row(engine)), 10))
+    batcher.close()
+
+
+def test_the_end_comes_though_the_queue_is_full(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closed with a full queue that is filled again while the last are answered: the thread must not wait for room."""
+    step, begun, let_go = engine.step, threading.Event(), threading.Event()
+
+    def slow(parts: list[Rows]) -> list[Acted]:
+        begun.set()
+        assert let_go.wait(10)
+        return step(parts)
+
+    monkeypatch.setattr(engine, "step", slow)
+    batcher = Batcher(engine, most_waiting=1)
+    gather = batcher._gather
+
+    async def ask() -> list[Any]:
+        first = asyncio.create_task(batcher.act(one_row(engine)))
+        await asyncio.to_thread(begun.wait, 10)
+        second = asyncio.create_task(batcher.act(one_row(engine)))
+        await asyncio.sleep(0.05)
+        closing = asyncio.create_task(asyncio.to_thread(batcher.close))  # waits for room
+
+        def late(job: Any) -> Any:
+            time.sleep(0.1)  # now the end is in the queue
+            batch = gather(job)
+            batcher._queue.put_nowait(job)  # somebody takes the room of the end
+            return batch
+
+        monkeypatch.setattr(batcher, "_gather", late)
+        let_go.set()
+        return await asyncio.wait_for(asyncio.gather(first, second, closing), 10)
+
+    first, second, _ = asyncio.run(ask())
+    np.testing.assert_array_equal(first.actions, second.actions)

@@ -1,0 +1,383 @@
+"""Fine-tuning: Algorithms 3 and 4 against brute force, the budget to the step, interruptions, and what it refuses."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.playing import Makes, drop_run
+from helpers.training import learnable_dataset, refusal, tiny
+
+from droprl import evaluate, finetune, load_policy
+from droprl.data.transitions import Spec
+from droprl.evaluation import EVALUATION_SEED
+from droprl.finetuning import FineTuning
+from droprl.finetuning.ledger import Ledger, Played
+from droprl.finetuning.search import SEARCH_SEED, Candidate, Chosen, best, candidates, search, spread
+from droprl.loaded import policy_of_run
+from droprl.rollout import Trajectory, play_episode, rollout
+from droprl.train import Interrupted, Run, fit
+
+CHECKPOINTS, K_MAX = (4, 8, 12), 2
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return drop_run(tmp_path_factory.mktemp("finetune") / "run")
+
+
+@pytest.fixture
+def run(trained: Run, tmp_path: Path) -> Run:
+    return Run(shutil.copytree(trained.path, tmp_path / "run"))
+
+
+def tune(run: Run | Path, level: str, budget: int, makes: Makes | None = None, **options: Any) -> FineTuning:
+    usual: dict[str, Any] = {"max_ascent_steps": K_MAX, "episodes": 2, "n_envs": 2, "progress": False}
+    return finetune(run, level=level, budget=budget, env=makes or Makes(), **usual | options)  # type: ignore[arg-type]
+
+
+def lines(run: Run, level: str, seed: int = 0) -> list[dict[str, Any]]:
+    text = (run.path / "finetune" / level / f"seed-{seed}.jsonl").read_text()
+    return [json.loads(line) for line in text.splitlines()]
+
+
+# --- Algorithms 3 and 4, on returns that are known ---
+
+
+def earns(total: float, length: int = 2, whole: bool = True) -> Trajectory:
+    rewards = np.zeros(length, np.float32)
+    rewards[0] = total
+    empty = np.zeros((length, 1), np.float32)
+    return Trajectory(empty, empty, rewards, empty, np.zeros(length, np.int32), np.array(False), np.array(whole))
+
+
+def searched(
+    folder: Path, returns: dict[tuple[int, Candidate], float], budget: int = 10_000, rounds: int | None = 1
+) -> tuple[Chosen, Ledger]:
+    """Candidates earn what the table says of the round and them, in two steps."""
+    ledger = Ledger(folder / "played.jsonl", budget, longest=2)
+
+    def play(candidate: Candidate, seed: int, limit: int) -> Trajectory:
+        assert limit == ledger.left
+        return earns(returns[seed - SEARCH_SEED, candidate])
+
+    among = candidates(CHECKPOINTS, [*spread(5)])
+    return search(ledger, among, rounds, play, lambda chosen: None), ledger
+
+
+def random_returns(seed: int, rounds: int = 1) -> dict[tuple[int, Candidate], float]:
+    rng = np.random.default_rng(seed)
+    pairs = [Candidate(step, k) for step in CHECKPOINTS for k in range(6)]
+    return {(r, pair): float(np.float32(rng.normal())) for r in range(rounds) for pair in pairs}
+
+
+def algorithm_4(returns: dict[tuple[int, Candidate], float], k_max: int) -> tuple[int | None, int, float]:
+    """The paper's two loops."""
+    best_t, best_k, r_max = None, 0, -np.inf
+    for t in CHECKPOINTS:
+        for k in range(k_max + 1):
+            if r_max < returns[0, Candidate(t, k)]:
+                best_t, best_k, r_max = t, k, returns[0, Candidate(t, k)]
+    return best_t, best_k, r_max
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_choice_is_that_of_algorithm_4(tmp_path: Path, seed: int) -> None:
+    returns = random_returns(seed)
+    (candidate, earned), ledger = searched(tmp_path, returns)
+    assert (*candidate, earned) == algorithm_4(returns, 5)
+    assert (len(ledger.played), ledger.spent) == (18, 36)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_with_more_rounds_the_highest_mean_is_chosen(tmp_path: Path, seed: int) -> None:
+    returns = random_returns(seed, rounds=3)
+    (candidate, earned), _ = searched(tmp_path, returns, rounds=3)
+    means = {c: np.mean([returns[r, c] for r in range(3)]) for _, c in returns}
+    assert candidate == max(means, key=lambda c: means[c])
+    assert earned == pytest.approx(means[candidate])
+
+
+def test_a_round_that_does_not_fit_is_not_begun_except_the_first(tmp_path: Path) -> None:
+    returns = random_returns(1, rounds=3)
+    _, ledger = searched(tmp_path / "a", returns, budget=36 + 35, rounds=None)
+    assert ledger.spent == 36
+    _, ledger = searched(tmp_path / "b", returns, budget=36 + 36 + 1, rounds=None)
+    assert ledger.spent == 72
+    (candidate, _), ledger = searched(tmp_path / "c", returns, budget=9)
+    assert ledger.spent == 8
+    assert [(p.step, p.ascent_steps) for p in ledger.played] == [(12, 0), (8, 0), (4, 0), (12, 4)]
+    assert returns[0, candidate] == max(p.episode_return for p in ledger.played)
+
+
+def test_of_equals_the_newest_checkpoint_with_the_fewest_steps_is_chosen(tmp_path: Path) -> None:
+    returns = dict.fromkeys(random_returns(0), 0.0)
+    assert searched(tmp_path / "a", returns)[0].candidate == (12, 0)
+    returns |= {(0, Candidate(4, 1)): 1.0, (0, Candidate(8, 3)): 1.0, (0, Candidate(8, 2)): 1.0}
+    assert searched(tmp_path / "b", returns)[0].candidate == (8, 2)
+
+
+def test_the_rounds_that_count_are_whole(tmp_path: Path) -> None:
+    """Without a clock the budget may end inside a round: its lucky half must not outweigh the others."""
+    episodes = [Played(step, 0, 0, float(step), 1, True) for step in CHECKPOINTS]
+    unlucky = [Played(4, 0, 1, 99.0, 1, True), Played(8, 0, 1, 999.0, 1, False)]
+    assert best([*episodes, *unlucky], 3) == (Candidate(12, 0), 12.0)
+    assert best(episodes[:1], 3) == (Candidate(4, 0), 4.0)
+    assert best(unlucky[1:], 3) is None
+
+
+@pytest.mark.parametrize("largest", [0, 1, 2, 7, 8, 50])
+def test_the_order_of_k_covers_the_range_from_the_first_few_on(largest: int) -> None:
+    order = spread(largest)
+    assert sorted(order) == list(range(largest + 1))
+    assert order[0] == 0
+    for n in range(1, len(order) + 1):
+        gaps = np.diff([*sorted(order[:n]), largest + 1])
+        assert gaps.max() <= 4 * (largest + 1) / n
+
+
+# --- on real runs: brute force with other code ---
+
+
+def test_the_checkpoint_level_chooses_as_brute_force(run: Run) -> None:
+    makes = Makes()
+    found = tune(run, "checkpoint", 1_000, makes, ascent_steps=2, rounds=1)
+    for seed, tuned in zip((0, 5), found.seeds, strict=True):
+        earned = {
+            step: rollout(policy_of_run(run, seed, step, ascent_steps=2), Makes(), 1, seed=SEARCH_SEED).returns[0]
+            for step in CHECKPOINTS
+        }
+        assert len(set(earned.values())) == 3
+        assert tuned.step == max(earned, key=lambda step: earned[step])
+        assert tuned.chosen_for == pytest.approx(max(earned.values()), rel=1e-6)
+        assert (tuned.ascent_steps, tuned.steps_played, tuned.episodes_played) == (2, 15, 3)
+
+
+def test_the_embedding_level_chooses_as_brute_force(run: Run) -> None:
+    loud: dict[str, Any] = {"step_size": 3.0, "region": "none"}  # so that every k acts differently
+    found = tune(run, "embedding", 1_000, rounds=1, **loud)
+    for seed, tuned in zip((0, 5), found.seeds, strict=True):
+        earned = {}
+        for step, k in itertools.product(CHECKPOINTS, range(K_MAX + 1)):
+            policy = policy_of_run(run, seed, step, ascent_steps=k, **loud)
+            earned[step, k] = rollout(policy, Makes(), 1, seed=SEARCH_SEED).returns[0]
+        assert len(set(earned.values())) == len(earned)
+        assert (tuned.step, tuned.ascent_steps) == max(earned, key=lambda pair: earned[pair])
+        noted = {(p["step"], p["ascent_steps"]): p["episode_return"] for p in lines(run, "embedding", seed)}
+        assert noted == pytest.approx(earned, rel=1e-6)
+
+
+def test_an_episode_is_the_one_that_a_rollout_plays(run: Run) -> None:
+    policy, makes = policy_of_run(run, 5), Makes(lengths=lambda seed: 3 + seed % 5)
+    played = play_episode(policy, makes(), 7, 100, None, 0.0)
+    expected = rollout(policy, makes, 1, seed=7)
+    assert played.episode_return == pytest.approx(expected.returns[0], rel=1e-6)
+    assert ([len(played.rewards)], bool(played.whole)) == (expected.lengths, True)
+    np.testing.assert_array_equal(played.next_observations[:-1], played.observations[1:])
+    assert len(play_episode(policy, makes(), 7, 4, None, 0.0).rewards) == 4
+    noisy = play_episode(policy, makes(), 7, 100, np.random.default_rng(0), 10.0)
+    low, high = makes().action_space.low, makes().action_space.high  # type: ignore[attr-defined]
+    assert np.all((low <= noisy.actions) & (noisy.actions <= high))
+    assert np.any(noisy.actions == low)
+    assert np.any(noisy.actions == high)
+
+
+@pytest.mark.parametrize("level", ["checkpoint", "embedding"])
+def test_the_saved_policy_acts_as_the_chosen_checkpoint_and_k(run: Run, level: str) -> None:
+    found = tune(run, level, 60, step_size=3.0, region="none")
+    observations = np.random.default_rng(0).normal(size=(6, 3))
+    for seed, folder, tuned in zip((0, 5), ("policy", "policy-seed-5"), found.seeds, strict=True):
+        saved = load_policy(run.path / "finetune" / level / folder)
+        k = {"ascent_steps": tuned.ascent_steps, "step_size": 3.0, "region": "none"}
+        expected = policy_of_run(run, seed, tuned.step, **k)
+        assert (saved.origin, saved.algorithm) == (expected.origin, expected.algorithm)
+        np.testing.assert_array_equal(saved.act(observations), expected.act(observations))
+        again = evaluate(saved, env=Makes(), episodes=2, n_envs=2, progress=False)
+        assert again.results == [tuned.tuned]
+
+
+def test_initial_and_fine_tuned_are_measured_on_episodes_that_the_search_has_not_seen(run: Run) -> None:
+    makes = Makes(lengths=lambda seed: 1 + seed % 7)
+    found = tune(run, "checkpoint", 60, makes, episodes=4)
+    fresh = [1 + (EVALUATION_SEED + e) % 7 for e in range(4)]
+    assert all(s.initial.lengths == s.tuned.lengths == fresh for s in found.seeds)
+    assert found.evaluation_steps == 2 * 2 * sum(fresh)
+    assert sum(makes.steps) == found.evaluation_steps + sum(s.steps_played for s in found.seeds)
+    for seed, tuned in zip((0, 5), found.seeds, strict=True):
+        last = policy_of_run(run, seed)
+        expected = rollout(last, Makes(lengths=makes.lengths), 4, seed=EVALUATION_SEED, n_envs=2)
+        assert tuned.initial.returns == expected.returns
+    assert found.initial == pytest.approx(np.mean([s.initial.returns for s in found.seeds]))
+    assert found.tuned == pytest.approx(np.mean([s.tuned.returns for s in found.seeds]))
+
+
+# --- the budget ---
+
+
+@pytest.mark.parametrize(("budget", "episodes"), [(5, 1), (9, 1), (10, 2), (14, 2), (15, 3), (29, 3), (30, 6)])
+def test_an_episode_that_may_not_fit_is_not_begun(run: Run, budget: int, episodes: int) -> None:
+    makes = Makes()
+    found = tune(run, "checkpoint", budget, makes, episodes=1)
+    assert [s.steps_played for s in found.seeds] == [5 * episodes] * 2
+    assert sum(makes.steps) == 2 * 5 * episodes + found.evaluation_steps
+    assert len(lines(run, "checkpoint")) == episodes
+
+
+def test_without_a_clock_an_episode_is_cut_where_the_budget_ends_and_is_no_score(run: Run) -> None:
+    """The checkpoints play 4, 4 and 4 steps; the third is cut after two, though it pays more than the others."""
+    begun = itertools.count()
+    rich = [1.0, 1.0, 1e6]
+    makes = Makes(lambda action: rich[min(len(makes.steps), 3) - 1], lengths=lambda seed: 4 + 0 * next(begun))
+    found = tune(run, "checkpoint", 10, makes, episodes=1)
+    assert makes.steps[:3] == [4, 4, 2]
+    assert [p["whole"] for p in lines(run, "checkpoint")] == [True, True, False]
+    assert (found.seeds[0].step, found.seeds[0].chosen_for, found.seeds[0].steps_played) == (12, 4.0, 10)
+
+
+def test_a_ledger_never_takes_more_than_the_budget(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "played.jsonl", 7, longest=None)
+    ledger.add(Played(1, None, 0, 0.0, 6, True))
+    assert (ledger.spent, ledger.left, ledger.fits(), ledger.fits(2)) == (6, 1, True, False)
+    with pytest.raises(ValueError, match="2 steps were played with 1 left"):
+        ledger.add(Played(1, None, 0, 0.0, 2, True))
+    assert Ledger(tmp_path / "played.jsonl", 7, longest=None).played == ledger.played
+
+
+def test_a_damaged_line_of_a_ledger_is_named_and_never_forgotten(tmp_path: Path) -> None:
+    path = tmp_path / "played.jsonl"
+    ledger = Ledger(path, 20, longest=None)
+    for k in range(3):
+        ledger.add(Played(k, None, k, 1.5, 6, True))
+    content = path.read_bytes()
+    for place in range(len(content) - 1):  # without its last newline it is whole
+        damaged = bytearray(content)
+        damaged[place] ^= 1 << place % 8
+        path.write_bytes(damaged)
+        message = refusal(Ledger, path, 20, None)
+        assert message.startswith(f"{path}: line ")
+        assert message.endswith(f"remove the folder {tmp_path} to begin anew")
+        assert path.read_bytes() == damaged
+    path.write_bytes(content[:-9])
+    assert Ledger(path, 20, longest=None).played == ledger.played[:2]  # as a kill leaves it
+
+
+def test_a_ledger_without_checksums_still_loads(tmp_path: Path) -> None:
+    entry = Played(1, None, 0, 0.0, 6, True)
+    (tmp_path / "played.jsonl").write_text(json.dumps(asdict(entry)) + "\n")
+    assert Ledger(tmp_path / "played.jsonl", 7, longest=None).played == [entry]
+
+
+# --- interruptions ---
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """All that a level leaves, but for the lock."""
+    files = [p for p in folder.rglob("*") if p.is_file() and p.name != ".lock"]
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(files)}
+
+
+@pytest.mark.parametrize("level", ["embedding", "policy"])
+def test_what_was_interrupted_goes_on_to_the_same_result(
+    trained: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: str
+) -> None:
+    whole, broken = (Run(shutil.copytree(trained.path, tmp_path / name)) for name in ("whole", "broken"))
+    options: dict[str, Any] = {"dataset": learnable_dataset()} if level == "policy" else {}
+    expected = tune(whole, level, 25, **options)
+    folder = broken.path / "finetune" / level
+    noted = 0
+    for stop_at, save_seconds in ((3, 1e9), (17, 0.0), (24, 1e9), (38, 1e9)):  # of the 50 steps of both seeds
+        monkeypatch.setattr("droprl.finetuning.online.SAVE_SECONDS", save_seconds)
+        makes = Makes(stop_after=stop_at - noted)
+        with pytest.raises(Interrupted, match="run the same command again to go on"):
+            tune(broken, level, 25, makes, **options)
+        seeds = [seed for seed in (0, 5) if (folder / f"seed-{seed}.jsonl").exists()]
+        noted = sum(episode["length"] for seed in seeds for episode in lines(broken, level, seed))
+        assert noted == stop_at // 5 * 5  # what was played whole is never played again
+        with (folder / f"seed-{seeds[-1]}.jsonl").open("a") as file:
+            file.write('{"step": 4, "ascent_st')  # as a kill leaves it
+    assert tune(broken, level, 25, **options) == expected
+    assert contents(folder) == contents(whole.path / "finetune" / level)
+    makes = Makes()
+    assert tune(broken, level, 25, makes, **options) == expected
+    assert makes.steps == []  # finished: nothing is played
+
+
+def test_other_settings_are_another_fine_tuning(run: Run) -> None:
+    tune(run, "checkpoint", 20)
+    said = refusal(tune, run, "checkpoint", 25)
+    where = run.path / "finetune" / "checkpoint"
+    assert said == f"{where}: holds another fine-tuning (budget 20 → 25): remove the folder to begin anew"
+    assert "adaptation.rule" in refusal(tune, run, "checkpoint", 20, rule="best")
+    assert len(tune(run, "checkpoint", 20, episodes=3).seeds[0].tuned.returns) == 3  # measured anew, not searched
+
+
+def test_no_changed_bit_of_what_describes_a_fine_tuning_passes(run: Run) -> None:
+    found = tune(run, "checkpoint", 20)
+    for name in ("settings.json", "result.json"):
+        path = run.path / "finetune" / "checkpoint" / name
+        content = path.read_bytes()
+        for place in range(0, len(content), 7):
+            damaged = bytearray(content)
+            damaged[place] ^= 1 << place % 8
+            path.write_bytes(damaged)
+            assert refusal(tune, run, "checkpoint", 20).startswith(f"{path}: ")
+        path.write_text(json.dumps(read_sealed_of(content)))  # as it was before there were seals
+        assert tune(run, "checkpoint", 20) == found
+
+
+def read_sealed_of(content: bytes) -> dict[str, Any]:
+    return {name: value for name, value in json.loads(content).items() if name not in ("format", "seal")}
+
+
+# --- what it refuses ---
+
+
+def test_senseless_wishes_are_refused_before_anything_is_played(run: Run, tmp_path: Path) -> None:
+    makes = Makes()
+    for said, level, options in (
+        ("there is no level 'weights': choose one of checkpoint, embedding, policy", "weights", {}),
+        ("budget is 0: it must be at least 1", "checkpoint", {"budget": 0}),
+        ("an episode of counting may last 5, so give at least 5", "checkpoint", {"budget": 4}),
+        ("rounds is 0", "checkpoint", {"rounds": 0}),
+        ("online_share is 1.5: it must be from 0 to 1", "policy", {"online_share": 1.5}),
+        ("episodes is 0", "checkpoint", {"episodes": 0}),
+        ("adaptation has no setting 'speed'", "checkpoint", {"speed": 3}),
+        ("rule best-ada takes no ascent steps to choose from", "embedding", {"rule": "best-ada"}),
+        ("give --max-ascent-steps instead", "embedding", {"ascent_steps": 3}),
+        ("say where it is with --dataset", "policy", {}),
+        ("is not the data that", "policy", {"dataset": learnable_dataset(seed=1)}),
+        ("no task is known for this data", "checkpoint", {"env": None}),
+        ("NoSuchTask-v7: cannot be made", "checkpoint", {"env": "NoSuchTask-v7"}),
+        ("its observations have 4 entries", "checkpoint", {"env": "CartPole-v1", "budget": 1_000}),
+    ):
+        options = {"level": level, "budget": 100, "env": makes, "progress": False} | options
+        assert said in refusal(finetune, run, **options)
+    assert makes.steps == []
+    assert "is not a run" in refusal(tune, tmp_path, "checkpoint", 100)
+    assert not (run.path / "finetune").exists()
+    shutil.rmtree(run.checkpoint_folder)
+    assert "has no checkpoint yet" in refusal(tune, run, "checkpoint", 100)
+
+
+def test_a_budget_in_which_no_episode_ends_is_refused(run: Run) -> None:
+    said = refusal(tune, run, "checkpoint", 100, Makes(lengths=lambda seed: 200))
+    assert said == "no episode ended within the budget of 100 steps: give more"
+
+
+def test_cloning_has_checkpoints_to_choose_from_and_nothing_else(tmp_path: Path) -> None:
+    cloned = fit(learnable_dataset(), tiny("bc"), out=tmp_path / "bc", steps=4, checkpoint_every=2, progress=False)
+    for level in ("embedding", "policy"):
+        assert "bc has no embedding to infer: fine-tune it with --level checkpoint" in refusal(tune, cloned, level, 100)
+    found = tune(cloned, "checkpoint", 100, rounds=1)
+    assert (found.seeds[0].ascent_steps, found.adaptation, found.seeds[0].episodes_played) == (None, None, 2)
+    assert load_policy(cloned.path / "finetune" / "checkpoint" / "policy").spec == Spec(3, 2, 1)
+
+
+def test_a_task_that_pays_nan_is_refused(run: Run) -> None:
+    assert "a return that is not a number" in refusal(tune, run, "checkpoint", 100, Makes(lambda action: float("nan")))

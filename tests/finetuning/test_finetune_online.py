@@ -1,0 +1,165 @@
+"""The policy level: what is replayed, in what proportion and under which label, and that online data help."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from helpers.builders import targets_by_definition
+from helpers.playing import Makes, misleading_dataset, pays_for_left
+from helpers.training import learnable_dataset, refusal, tiny
+
+from droprl import DROP, finetune, load_policy
+from droprl.data.transitions import Prepared
+from droprl.finetuning import FineTuning, online
+from droprl.finetuning.online import ONLINE_SEED
+from droprl.finetuning.replay import online_dataset, replay
+from droprl.loaded import LoadedPolicy, Origin
+from droprl.rollout import Trajectory, play_episode
+from droprl.train import Run, fit
+from droprl.train.loop import updates
+
+LENGTHS = (3, 1, 40, 7)
+
+
+def online_episodes() -> list[Trajectory]:
+    """Observations name their place, [episode + 100, step, 0]; rewards and labels differ from step to step."""
+    made = []
+    for episode, length in enumerate(LENGTHS):
+        place = np.stack([np.full(length, 100 + episode), np.arange(length), np.zeros(length)], axis=1)
+        made.append(
+            Trajectory(
+                observations=place.astype(np.float32),
+                actions=np.full((length, 2), 0.25, np.float32),
+                rewards=(1 + episode + 0.1 * np.arange(length)).astype(np.float32),
+                next_observations=(place + np.array([0, 1, 0])).astype(np.float32),
+                sub_tasks=((episode + np.arange(length)) % 4).astype(np.int32),
+                terminated=np.array(episode % 2 == 0),
+                whole=np.array(True),
+            )
+        )
+    return made
+
+
+@pytest.fixture(scope="module")
+def prepared() -> tuple[DROP, Prepared]:
+    algorithm: Any = tiny("drop", n_sub_tasks=4, discount=0.9, td_steps=5, normalize_observations=False)
+    resolved = algorithm.resolve(learnable_dataset())
+    return resolved, resolved.prepare(learnable_dataset())
+
+
+@pytest.mark.parametrize(("share", "n_online"), [(0.0, 0), (0.25, 64), (0.5, 128), (1.0, 256)])
+def test_every_batch_holds_the_stated_share_of_online_steps(
+    prepared: tuple[DROP, Prepared], share: float, n_online: int
+) -> None:
+    table = replay(*prepared, online_episodes(), share)
+    for seed in range(3):
+        batch = table.sample(jax.random.key(seed), 256)
+        assert len(batch.reward) == 256
+        assert int(np.sum(np.asarray(batch.observation)[:, 0] >= 100)) == n_online
+
+
+def test_every_online_step_is_drawn_and_is_what_was_played(prepared: tuple[DROP, Prepared]) -> None:
+    """Targets by their definition, the label that acted, and no successor from another episode."""
+    algorithm, data = prepared
+    episodes = online_episodes()
+    batch = jax.device_get(replay(algorithm, data, episodes, 1.0).sample(jax.random.key(0), 4_000))
+    dataset = online_dataset(episodes, np.asarray(data.scaling.action_low), np.asarray(data.scaling.action_high))
+    expected = targets_by_definition(dataset, 0.9, 5)
+    labels = np.concatenate([episode.sub_tasks for episode in episodes])
+    begin = np.concatenate([[0], np.cumsum(LENGTHS)])
+    rows = (begin[batch.observation[:, 0].astype(int) - 100] + batch.observation[:, 1]).astype(int)
+    assert set(rows) == set(range(sum(LENGTHS)))
+    np.testing.assert_array_equal(batch.sub_task, labels[rows])
+    for i, row in enumerate(rows):
+        target = expected[row]
+        assert batch.reward[i] * data.reward_scale == pytest.approx(target.reward, rel=1e-4)
+        assert batch.discount[i] == pytest.approx(target.discount)
+        assert bool(batch.next_action_known[i]) == (not target.past_end)
+        if target.discount > 0:
+            episode, step = target.successor
+            assert batch.next_observation[i].tolist() == [100 + episode, step, 0]
+
+
+def test_the_label_is_the_sub_task_whose_embedding_acted(prepared: tuple[DROP, Prepared]) -> None:
+    algorithm, data = prepared
+    acting = algorithm.policy(algorithm.init(jax.random.key(1), data.spec))
+    origin = Origin("learnable", None, None, 0, 0)
+    policy = LoadedPolicy(acting, algorithm, data.spec, data.scaling, origin, "").adapted(rule="best-ada")
+    played = play_episode(policy, Makes(lengths=12)(), 3, 100, None, 0.0)
+    inside: Any = policy.policy
+    expected = jax.jit(jax.vmap(inside.infer))(data.scaling.observations_in(played.observations)).start
+    np.testing.assert_array_equal(played.sub_tasks, expected)
+    assert len(set(played.sub_tasks)) > 1
+
+
+# --- where online data help ---
+
+
+@pytest.fixture(scope="module")
+def misled(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    sizes: dict[str, Any] = {"width": 16, "n_sub_tasks": 2, "embedding_size": 2, "discount": 0.9}
+    out = tmp_path_factory.mktemp("online") / "run"
+    steps: dict[str, Any] = {"steps": 300, "checkpoint_every": 150, "progress": False}
+    return fit(misleading_dataset(), tiny("drop", **sizes), out=out, **steps)
+
+
+def tuned(run: Run, **options: Any) -> FineTuning:
+    usual: dict[str, Any] = {"env": Makes(pays_for_left, lengths=10), "episodes": 3, "n_envs": 1, "progress": False}
+    return finetune(run, **usual | options)
+
+
+def test_online_data_correct_what_the_dataset_flattered(misled: Run, tmp_path: Path) -> None:
+    """The data says that going right pays best, and the task says otherwise. More updates alone do not help."""
+    run, copy = (Run(shutil.copytree(misled.path, tmp_path / name)) for name in ("run", "copy"))
+    options: dict[str, Any] = {"level": "policy", "budget": 255, "rule": "best-ada", "dataset": misleading_dataset()}
+    alone, helped = tuned(copy, online_share=0.0, **options), tuned(run, **options)
+    assert alone.initial == helped.initial < 1.0
+    assert alone.tuned < 1.0
+    assert helped.tuned > 9.0
+    (seed,) = helped.seeds
+    assert (seed.steps_played, seed.episodes_played, seed.step) == (250, 25, 300 + 250)
+    assert seed.chosen_for is None
+    saved = load_policy(run.path / "finetune" / "policy" / "policy")
+    assert saved.origin.step == 550
+    assert np.all(saved.act(np.zeros((1, 3)))[:, 0] < 1.5)
+
+
+def test_it_goes_on_from_the_choice_of_the_embedding_level(misled: Run, tmp_path: Path) -> None:
+    run = Run(shutil.copytree(misled.path, tmp_path / "run"))
+    searched = tuned(run, level="embedding", budget=40, max_ascent_steps=1, rule="grad").seeds[0]
+    options: dict[str, Any] = {"level": "policy", "budget": 29, "updates_per_step": 0.5, "rule": "grad"}
+    options["dataset"] = misleading_dataset()
+    found = tuned(run, **options).seeds[0]
+    assert searched.ascent_steps != run.config.algorithm.adaptation.ascent_steps  # type: ignore[union-attr]
+    assert (found.step, found.ascent_steps) == (searched.step + 10, searched.ascent_steps)
+    (run.path / "finetune" / "policy").rename(tmp_path / "kept")
+    given = tuned(run, **options, ascent_steps=7).seeds[0]
+    assert (given.step, given.ascent_steps) == (300 + 10, 7)
+    text = (run.path / "finetune" / "policy" / "seed-0.jsonl").read_text()
+    assert [json.loads(line)["env_seed"] for line in text.splitlines()] == [ONLINE_SEED, ONLINE_SEED + 1]
+
+
+def test_weights_that_are_not_finite_neither_act_nor_are_saved(
+    misled: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loss of an update is measured before it, so its weights may be NaN though no loss has shown it."""
+    run = Run(shutil.copytree(misled.path, tmp_path / "run"))
+
+    def spoiled(*arguments: Any) -> Any:
+        state, sums = updates(*arguments)
+        return jax.tree.map(lambda leaf: leaf * math.nan, state), sums
+
+    options: dict[str, Any] = {"level": "policy", "budget": 29, "rule": "grad", "dataset": misleading_dataset()}
+    with monkeypatch.context() as patch:
+        patch.setattr(online, "updates", spoiled)
+        message = refusal(tuned, run, **options)
+    assert "training has diverged at episode 1 (not a number); the run and what was saved before are kept" in message
+    assert not list((run.path / "finetune").rglob("state/*"))
+    assert tuned(run, **options).seeds[0].episodes_played == 2
