@@ -57,7 +57,7 @@ class Stack:
 
     def init(self) -> Any:
         def of_one(numbers: Any, seed: jax.Array) -> Any:
-            return init_seed(self.algorithm(numbers), self.spec, seed)
+            return init_seed(self.algorithm(numbers), self.spec, seed, jnp.int32(1))
 
         over_jobs = jax.vmap(jax.vmap(of_one, (None, 0)), (0, None))
         return jax.jit(over_jobs)(self.numbers, self.seeds)
@@ -94,7 +94,7 @@ class Stack:
     def _updates_of_one(
         self, state: Any, seed: jax.Array, numbers: Any, table: Any, first: jax.Array, count: jax.Array
     ) -> Any:
-        return updates(self.algorithm(numbers), state, seed, table, first, count)
+        return updates(self.algorithm(numbers), state, seed, table, first, count, jnp.int32(1))
 
 
 def with_adaptation(algorithm: Any, **settings: Any) -> Any:

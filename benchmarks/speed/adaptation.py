@@ -26,6 +26,7 @@ from rich.table import Table
 from droprl import evaluate, fit
 from droprl.adapt import Adaptation
 from droprl.algorithms import DROP
+from droprl.algorithms.protocol import Clock
 from droprl.data.maze_walks import make_maze_dataset
 from droprl.data.scaling import Scaling
 from droprl.data.transitions import Spec
@@ -56,7 +57,7 @@ def untrained_policy(n_sub_tasks: int, adaptation: Adaptation, settings: DROP) -
     spec = Spec(OBSERVATIONS, ACTIONS, n_sub_tasks)
     one = np.ones(OBSERVATIONS, np.float32), np.ones(ACTIONS, np.float32)
     scaling = Scaling(0 * one[0], one[0], -one[1], one[1])
-    policy = algorithm.policy(algorithm.init(jax.random.key(0), spec))
+    policy = algorithm.policy(algorithm.init(jax.random.key(0), spec, Clock.at(0, 1)))
     return LoadedPolicy(policy, algorithm, spec, scaling, Origin("none", None, None, 0, 0), "untrained")
 
 

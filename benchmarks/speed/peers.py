@@ -36,6 +36,7 @@ from rich.console import Console
 from rich.table import Table
 
 from droprl.algorithms import DROP
+from droprl.algorithms.protocol import Clock
 from droprl.data import Dataset, from_arrays
 from droprl.data.transitions import Prepared, Transitions
 from droprl.train.loop import Loop
@@ -119,7 +120,7 @@ def made_up_data() -> Dataset:
 
 
 def ours(settings: DROP, prepared: Prepared[Transitions], seeds: int) -> Contender:
-    loop = Loop(settings, prepared, range(seeds))
+    loop = Loop(settings, prepared, range(seeds), 10**6)
     states, done = loop.init(), 0
 
     def run(count: int) -> None:
@@ -185,7 +186,7 @@ def check(settings: DROP, prepared: Prepared[Transitions]) -> float:
     from torch_drop import Batch, TorchDrop, n_unseen
 
     settings = replace(settings, multiplier_start=0.5, multiplier_rate=0.1, threshold=0.0)
-    state = settings.init(jax.random.key(0), prepared.spec)
+    state = settings.init(jax.random.key(0), prepared.spec, Clock.at(0, 1))
     learner, start = TorchDrop(settings, prepared.spec), _arrays(state.networks)
     for networks in (learner.networks, learner.average):
         networks.load(start)
@@ -196,7 +197,7 @@ def check(settings: DROP, prepared: Prepared[Transitions]) -> float:
         # `DROP.loss` draws the unseen z, uniformly over their box, with the last of three keys.
         unseen_key = jax.random.split(update_key, 3)[2]
         unit = jax.random.uniform(unseen_key, (n_unseen(settings), settings.embedding_size or 0))
-        state, metrics = update(state, batch, update_key)
+        state, metrics = update(state, batch, update_key, Clock.at(i, CHECKED_UPDATES))
         same = Batch(*(torch.tensor(np.asarray(column)) for column in batch))
         found = learner.update(same, torch.tensor(np.asarray(unit)))
         for name in found:

@@ -28,6 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 from droprl.algorithms import DROP
+from droprl.algorithms.protocol import Clock
 from droprl.data import Dataset, from_arrays
 from droprl.train.loop import Loop
 
@@ -68,9 +69,9 @@ def rate(loop: Loop, seeds: int, seconds: float) -> tuple[float, float]:
 def count(algorithm: DROP, dataset: Dataset) -> tuple[int, float]:
     """The products of matrices in one update, and their multiplications, as the traced program has them."""
     prepared = algorithm.prepare(dataset)
-    state, key = algorithm.init(jax.random.key(0), prepared.spec), jax.random.key(1)
+    state, key = algorithm.init(jax.random.key(0), prepared.spec, Clock.at(0, 1)), jax.random.key(1)
     batch = prepared.transitions.sample(key, algorithm.batch_size)
-    traced = jax.make_jaxpr(algorithm.update)(state, batch, key)
+    traced = jax.make_jaxpr(algorithm.update)(state, batch, key, Clock.at(0, 1))
     used, _ = dce_jaxpr(traced.jaxpr, [True] * len(traced.jaxpr.outvars))
     sizes = list(_products(used))
     return len(sizes), float(sum(sizes))
@@ -134,11 +135,13 @@ def main() -> None:
         for precision in ("float32", "bfloat16"):
             algorithm = replace(resolved, precision=precision)
             for seeds in given.seeds:
-                updates, compiling = rate(Loop(algorithm, prepared, range(seeds)), seeds, given.seconds)
+                updates, compiling = rate(Loop(algorithm, prepared, range(seeds), 10**6), seeds, given.seconds)
                 found.append({"settings": name, "precision": precision, "seeds": seeds, "updates_per_second": updates})
                 table.add_row(name, precision, str(seeds), f"{updates:,.0f}", f"{compiling:.1f}")
             if given.profile:
-                for kernel, us, calls in profile(Loop(algorithm, prepared, [0]), given.profile / name / precision)[:40]:
+                for kernel, us, calls in profile(
+                    Loop(algorithm, prepared, [0], 10**6), given.profile / name / precision
+                )[:40]:
                     print(f"{us:9.1f} us {calls:6.1f} × {kernel[:90]}")
     Console().print(table)
     if given.out:

@@ -76,11 +76,12 @@ def mapped_vs_memory(rows: int = 200_000, rounds: int = 5, updates: int = 1024) 
 
 
 def _loop(dataset: Dataset, algorithm: Any, seeds: int) -> tuple[Loop, Prepared]:
-    from droprl.train.training import make_loop
+    from droprl.train.disk_loop import DiskLoop
+    from droprl.train.loop import Loop
 
     resolved = algorithm.resolve(dataset)
     prepared = resolved.prepare(dataset)
-    return make_loop(resolved, prepared, range(seeds), dataset), prepared
+    return (DiskLoop if dataset.on_disk else Loop)(resolved, prepared, range(seeds), 10**6), prepared
 
 
 # --- one point, in a process of its own ---

@@ -86,7 +86,7 @@ def readers(place: Path, trained: Path, policy: Path, source: Path) -> Iterator[
     opened = Run(run)
     newest = opened.checkpoint()
     algorithm, spec, seeds = opened.config.algorithm, opened.spec(), np.asarray(opened.config.seeds, np.uint32)
-    skeleton = jax.eval_shape(jax.vmap(lambda seed: init_seed(algorithm, spec, seed)), seeds)
+    skeleton = jax.eval_shape(jax.vmap(lambda seed: init_seed(algorithm, spec, seed, np.int32(1))), seeds)
     yield "checkpoint", newest.path / "state.safetensors", lambda: newest.load(skeleton)
     yield "checkpoint", newest.path / "checkpoint.json", opened.checkpoints
     yield "run", run / "config.json", lambda: Run(run)

@@ -8,57 +8,27 @@ action = droprl.load_policy(run.path).act(observation)
 
 from typing import TYPE_CHECKING, Any
 
-from droprl.errors import DropError
-from droprl.version import __version__
+from droprl.errors import DropError as DropError
+from droprl.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from droprl.adapt import Adaptation
-    from droprl.algorithms import BC, DDROP, DROP, DT, FBC, COMs, DropCVAE, Onestep, RvS
-    from droprl.data import Dataset, from_arrays, load_dataset, map_dataset
-    from droprl.deploy import export_onnx
-    from droprl.evaluation import Evaluation, evaluate
-    from droprl.finetuning import FineTuning, finetune
-    from droprl.loaded import load_policy
-    from droprl.train import Run, fit
-
-__all__ = [
-    "BC",
-    "DDROP",
-    "DROP",
-    "DT",
-    "FBC",
-    "Adaptation",
-    "COMs",
-    "Dataset",
-    "DropCVAE",
-    "DropError",
-    "Evaluation",
-    "FineTuning",
-    "Onestep",
-    "Run",
-    "RvS",
-    "__version__",
-    "evaluate",
-    "export_onnx",
-    "finetune",
-    "fit",
-    "from_arrays",
-    "load_dataset",
-    "load_policy",
-    "map_dataset",
-]
+    from droprl.adapt import Adaptation as Adaptation
+    from droprl.algorithms import *  # noqa: F403 - each under its own name
+    from droprl.data import Dataset as Dataset
+    from droprl.data import from_arrays as from_arrays
+    from droprl.data import load_dataset as load_dataset
+    from droprl.data import map_dataset as map_dataset
+    from droprl.deploy import export_onnx as export_onnx
+    from droprl.evaluation import Evaluation as Evaluation
+    from droprl.evaluation import evaluate as evaluate
+    from droprl.finetuning import FineTuning as FineTuning
+    from droprl.finetuning import finetune as finetune
+    from droprl.loaded import load_policy as load_policy
+    from droprl.train import Run as Run
+    from droprl.train import fit as fit
 
 _HOME = {
     "Adaptation": "adapt",
-    "BC": "algorithms",
-    "DDROP": "algorithms",
-    "DROP": "algorithms",
-    "DT": "algorithms",
-    "COMs": "algorithms",
-    "FBC": "algorithms",
-    "DropCVAE": "algorithms",
-    "Onestep": "algorithms",
-    "RvS": "algorithms",
     "Dataset": "data",
     "from_arrays": "data",
     "load_dataset": "data",
@@ -76,10 +46,26 @@ _HOME = {
 
 def __getattr__(name: str) -> Any:
     """Import on first use: `drop --help` need not wait for JAX."""
-    if name not in _HOME:
-        raise AttributeError(f"module 'droprl' has no attribute {name!r}")
     import importlib
 
-    value = getattr(importlib.import_module(f"droprl.{_HOME[name]}"), name)
+    if name in _HOME:
+        value = getattr(importlib.import_module(f"droprl.{_HOME[name]}"), name)
+    elif name == "__all__":  # for `from droprl import *`
+        return __dir__()
+    elif not name.startswith("_") and name in _algorithms():
+        value = _algorithms()[name]
+    else:
+        raise AttributeError(f"module 'droprl' has no attribute {name!r}")
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*_HOME, *_algorithms(), "DropError", "__version__"])
+
+
+def _algorithms() -> dict[str, Any]:
+    """The class of each algorithm, by its own name."""
+    from droprl.algorithms import ALGORITHMS as ALGORITHMS
+
+    return {kind.__name__: kind for kind in ALGORITHMS.values()}

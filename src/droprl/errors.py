@@ -21,11 +21,13 @@ def reason(error: BaseException) -> str:
     return lines[0] if lines else type(error).__name__
 
 
+MOST_PARTS = 100  # layers, or networks: they are made one by one, and a stranger's file must not ask for millions
 _RANGES: dict[str, Callable[[Any], bool]] = {
     "at least 0": lambda value: value >= 0,
     "at least 1": lambda value: value >= 1,
     "above 0": lambda value: value > 0,
     "from 0 to 1": lambda value: 0 <= value <= 1,
+    "from 1 to 100": lambda value: 1 <= value <= MOST_PARTS,
     "above 0 and at most 1": lambda value: 0 < value <= 1,
 }
 
@@ -34,5 +36,7 @@ def require(settings: object, wanted: str, *names: str) -> None:
     """Refuse a setting outside its range, by name; None is a value left open."""
     for name in names:
         value = getattr(settings, name)
-        if value is not None and (isinstance(value, str) or not _RANGES[wanted](value)):
-            raise SettingError(f"{name} is {value!r}: it must be {wanted}")
+        for part in value if isinstance(value, tuple) else (value,):
+            if part is not None and (isinstance(part, str) or not _RANGES[wanted](part)):
+                of_each = "each must" if isinstance(value, tuple) else "it must"
+                raise SettingError(f"{name} is {value!r}: {of_each} be {wanted}")

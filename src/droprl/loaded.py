@@ -23,6 +23,7 @@ from droprl.adapt import AdaptivePolicy, Trust, trust
 from droprl.adapt.adaptive import Episode
 from droprl.adapt.guard import make_guard
 from droprl.algorithms import Algorithm
+from droprl.algorithms.protocol import Clock
 from droprl.algorithms.saved import algorithm_from_dict, algorithm_to_dict
 from droprl.compiler import SIDE_BY_SIDE, InTurns, host_of, on_gpu
 from droprl.data.scaling import Scaling
@@ -39,7 +40,6 @@ from droprl.train.run import Run
 from droprl.version import __version__
 
 WEIGHTS, NEXT_WEIGHTS = "policy.safetensors", "policy.next.safetensors"
-MOST_LAYERS = 100  # and score models: what a file may ask to be made one by one
 MOST_BYTES = 4 * 2**30  # of arrays: a hundred times the paper's sizes
 
 
@@ -310,11 +310,8 @@ def _weights(folder: Path, sha256: str, skeleton: Any) -> bytes:
 
 
 def _skeleton(algorithm: Algorithm, spec: Spec, n_prototypes: int) -> dict[str, Any]:
-    """Shapes alone: whatever sizes the file asks for, nothing is allocated. Layers, though, are made one by one."""
-    for name, value in vars(algorithm).items():
-        if ("depth" in name or name == "score_models") and np.max(value) > MOST_LAYERS:
-            raise ValueError(f"{name} is {value}, and {MOST_LAYERS} is the most")
-    policy = jax.eval_shape(lambda: algorithm.policy(algorithm.init(jax.random.key(0), spec)))
+    """Shapes alone: whatever sizes the file asks for, nothing is allocated."""
+    policy = jax.eval_shape(lambda: algorithm.policy(algorithm.init(jax.random.key(0), spec, Clock.at(0, 1))))
     o, a = (jax.ShapeDtypeStruct((size,), np.float32) for size in (spec.observation_size, spec.action_size))
     scaling: Any = Scaling
     support = support_shapes(spec.observation_size, n_prototypes) if n_prototypes else None  # older files have none

@@ -4,32 +4,25 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-SHOWN = {
-    "clone_loss": "clone",
-    "td_loss": "td",
-    "score_r2": "R²",
-    "score_rank_correlation": "rank ρ",
-    "embedding_spread": "spread",
-    "gap": "gap",
-    "multiplier": "λ",
-    "best_return": "best return",
-    "last_return": "last return",
-}
 QUIET_INTERVAL = 15.0  # seconds between lines where there is no terminal to draw on
 
 
 class TrainProgress:
     """A rich bar on a terminal, a line now and then elsewhere, nothing if `show` is false."""
 
-    def __init__(self, label: str, first: int, total: int, show: bool, unit: str = "updates") -> None:
+    def __init__(
+        self, label: str, first: int, total: int, show: bool, shown: Mapping[str, str], unit: str = "updates"
+    ) -> None:
+        """`shown`: which values people see, and what each is called."""
         self.console = Console(file=sys.stderr, quiet=not show)
-        self._label, self._first, self._total, self._unit = label, first, total, unit
+        self._label, self._first, self._total, self._unit, self._shown = label, first, total, unit, shown
         self._began = self._last_line = time.perf_counter()
         self._values: dict[str, float] = {}
         columns = (
@@ -57,7 +50,7 @@ class TrainProgress:
         self._values |= values or {}
         now = time.perf_counter()
         rate = f"{(step - self._first) / max(now - self._began, 1e-9):,.0f} {self._unit}/s"
-        shown = "  ".join(f"{SHOWN[name]} {v:.3g}" for name, v in self._values.items() if name in SHOWN)
+        shown = "  ".join(f"{self._shown[name]} {v:.3g}" for name, v in self._values.items() if name in self._shown)
         self._bar.update(self._task, completed=step, rate=rate, values=shown)
         done = step >= self._total and values is not None
         if not self.console.is_terminal and (now - self._last_line > QUIET_INTERVAL or done):

@@ -16,7 +16,7 @@ from helpers.training import learnable_dataset, refusal, tiny
 
 from droprl import load_policy
 from droprl.algorithms.coms import COMs, COMsState, _designs, _standardized
-from droprl.algorithms.judging import design_checks
+from droprl.algorithms.protocol import Clock
 from droprl.data import Dataset
 from droprl.data.transitions import Prepared, Spec, Strata, Stratified
 from droprl.networks.perceptrons import MLP
@@ -48,12 +48,12 @@ def prepared() -> Prepared[Stratified]:
 
 @cache
 def first_state() -> COMsState:
-    return jax.jit(lambda: TINY.init(KEY, SPEC))()
+    return jax.jit(lambda: TINY.init(KEY, SPEC, Clock.at(0, 1)))()
 
 
 @cache
 def trained(updates: int = 60) -> COMsState:
-    loop = Loop(TINY, prepared(), [5])
+    loop = Loop(TINY, prepared(), [5], updates)
     return jax.tree.map(lambda leaf: leaf[0], loop.run(loop.init(), 0, updates)[0])
 
 
@@ -113,15 +113,15 @@ def test_policies_begin_alike_and_each_learns_from_its_own_steps_alone() -> None
     assert all((leaf == leaf[:1]).all() for leaf in jax.tree.leaves(state.clones))
     batch = prepared().transitions.sample(KEY, 32)
     spoilt = batch._replace(steps=batch.steps._replace(action=batch.steps.action.at[2].multiply(-1.0)))
-    update = jax.jit(TINY.update)
-    new, other = update(state, batch, KEY)[0], update(state, spoilt, KEY)[0]
+    update, clock = jax.jit(TINY.update), Clock.at(0, 1)
+    new, other = update(state, batch, KEY, clock)[0], update(state, spoilt, KEY, clock)[0]
     for a, b in zip(jax.tree.leaves(new.clones), jax.tree.leaves(other.clones), strict=True):
         np.testing.assert_array_equal(a[jnp.array([0, 1, 3])], b[jnp.array([0, 1, 3])])
     assert any((a[2] != b[2]).any() for a, b in zip(*map(jax.tree.leaves, (new.clones, other.clones)), strict=True))
 
 
 def test_a_policy_has_two_layers_of_64_units() -> None:
-    shapes = jax.eval_shape(lambda: COMs().init(KEY, SPEC))
+    shapes = jax.eval_shape(lambda: COMs().init(KEY, SPEC, Clock.at(0, 1)))
     encoder, decoder = shapes.clones.state_encoder.layers, shapes.clones.action_decoder.layers
     assert [layer.weight.shape for layer in (*encoder, *decoder)] == [(4, 64, 3), (4, 64, 64), (4, 2, 64)]
     dimension = 3 * 64 + 64 + 64 * 64 + 64 + 64 * 2 + 2
@@ -185,8 +185,8 @@ def test_the_multiplier_rises_while_the_constraint_is_violated_and_stays_in_its_
     algorithm = replace(TINY, threshold=threshold, multiplier_rate=1.0, multiplier_max=20.0)
     update, batch = jax.jit(algorithm.update), prepared().transitions.sample(KEY, 32)
     state, seen = first_state(), [1.0]
-    for _ in range(16):
-        state, metrics = update(state, batch, KEY)
+    for i in range(16):
+        state, metrics = update(state, batch, KEY, Clock.at(i, 16))
         assert (float(metrics["gap"]) > threshold) == (threshold < 0)
         seen.append(float(metrics["multiplier"]))
     assert seen == sorted(seen, reverse=threshold > 0)
@@ -206,7 +206,7 @@ def test_training_keeps_adversaries_within_the_threshold_and_without_it_they_get
         start = jnp.log(jnp.asarray(algorithm.multiplier_start))
         state, update = first_state()._replace(log_multiplier=start), jax.jit(algorithm.update)
         for i in range(250):
-            state, metrics = update(state, batch, jax.random.key(i))
+            state, metrics = update(state, batch, jax.random.key(i), Clock.at(i, 250))
         gaps[kind] = float(metrics["gap"])
     assert gaps["kept"] < 0.3
     assert gaps["free"] > 2 * gaps["kept"] + 0.2
@@ -301,7 +301,7 @@ def test_unresolved_settings_are_named() -> None:
 )
 def test_each_silent_failure_has_its_warning(change: dict[str, float], said: str) -> None:
     healthy = {"score_rank_correlation": 0.9, "design_gain": 0.1, "design_action_shift": 0.1, "multiplier": 1.0}
-    unhealthy = [check for check in design_checks(healthy | change, 100.0) if not check.healthy]
+    unhealthy = [check for check in COMs().checks(healthy | change) if not check.healthy]
     assert [check.meaning.split(":")[0] for check in unhealthy] == ([said] if said else [])
 
 
@@ -312,8 +312,8 @@ def test_seeds_side_by_side_do_not_notice_each_other() -> None:
     @jax.jit
     @jax.vmap
     def train(key: jax.Array) -> tuple[Any, Any]:
-        state = TINY.init(key, SPEC)
-        state, metrics = TINY.update(state, data.transitions.sample(key, 32), key)
+        state = TINY.init(key, SPEC, Clock.at(0, 1))
+        state, metrics = TINY.update(state, data.transitions.sample(key, 32), key, Clock.at(0, 1))
         return metrics, TINY.diagnose(state, data.probe)
 
     keys = jax.random.split(KEY, 2)

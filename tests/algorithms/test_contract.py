@@ -30,6 +30,7 @@ from safetensors.numpy import load_file
 
 from droprl import load_policy
 from droprl.algorithms import ALGORITHMS, Algorithm
+from droprl.algorithms.protocol import Clock
 from droprl.algorithms.saved import algorithm_from_dict, algorithm_to_dict
 from droprl.cli.train import Train
 from droprl.data import Dataset, load_dataset
@@ -178,7 +179,7 @@ def test_the_presets_make_networks(dataset: Dataset, name: str, preset: str) -> 
     kind = ALGORITHMS[name]
     algorithm = (kind.small() if preset == "small" else kind()).resolve(dataset)
     prepared = algorithm.prepare(dataset)
-    shapes = jax.eval_shape(lambda: algorithm.init(jax.random.key(0), prepared.spec))
+    shapes = jax.eval_shape(lambda: algorithm.init(jax.random.key(0), prepared.spec, Clock.at(0, 1)))
     assert jax.tree.leaves(shapes)
 
 

@@ -23,6 +23,7 @@ from scipy import integrate, stats
 
 from droprl.algorithms.cvae import CVAENetworks, CVAEState, DropCVAE, kl_to_prior
 from droprl.algorithms.drop import DROP
+from droprl.algorithms.protocol import Clock
 from droprl.data import Dataset, from_arrays
 from droprl.data.transitions import Batch
 from droprl.train.loop import Loop
@@ -50,7 +51,7 @@ def _double_precision() -> Any:
 @cache
 def make_state(cvae: DropCVAE) -> CVAEState:
     """Random weights, the averaged networks' too, so that f̄ differs from f."""
-    return drawn_like(lambda: cvae.init(jax.random.key(0), SPEC), seed=1)
+    return drawn_like(lambda: cvae.init(jax.random.key(0), SPEC, Clock.at(0, 1)), seed=1)
 
 
 def draws() -> tuple[np.ndarray, np.ndarray]:
@@ -181,7 +182,7 @@ def test_the_latents_are_those_of_the_steps_seen_last_by_the_averaged_encoder() 
         before = before._replace(optimizer=cvae._optimizer().init(before.networks))
 
         def updated(cvae: DropCVAE = cvae, before: CVAEState = before) -> tuple[jax.Array, Any]:
-            after = cvae.update(before, batch, KEY)[0]
+            after = cvae.update(before, batch, KEY, Clock.at(0, 1))[0]
             return after.latents, after.averaged.encoder
 
         latents, encoder = jax.jit(updated)()
@@ -223,7 +224,7 @@ def two_modes(n_episodes: int = 40, length: int = 10) -> Dataset:
 def learned(encoder: str) -> tuple[DropCVAE, Any, dict[str, float]]:
     cvae: Any = tiny("drop-cvae", encoder=encoder, embedding_size=2, discount=0.1, width=32, batch_size=128)
     prepared = cvae.prepare(two_modes())
-    loop = Loop(cvae, prepared, [0])
+    loop = Loop(cvae, prepared, [0], 600)
     states, _ = loop.run(loop.init(), 0, 600)
     found = {name: float(value[0]) for name, value in loop.diagnose(states).items()}
     return cvae, jax.tree.map(lambda leaf: leaf[0], states), found

@@ -16,6 +16,7 @@ from helpers.training import learnable_dataset, refusal, tiny
 from droprl.adapt import Adaptation
 from droprl.algorithms.ddrop import DDROP, Distillation
 from droprl.algorithms.drop import DROP
+from droprl.algorithms.protocol import Clock
 from droprl.data.transitions import Batch, Prepared
 from droprl.networks.critics import score_of_behavior
 from droprl.policies import FixedPolicy
@@ -32,7 +33,7 @@ def as_drop(algorithm: DDROP, **changes: Any) -> DROP:
 
 
 def trained(algorithm: DROP, prepared: Prepared, updates: int, seed: int = 0) -> Any:
-    loop = Loop(algorithm, prepared, [seed])
+    loop = Loop(algorithm, prepared, [seed], updates)
     return jax.tree.map(lambda leaf: leaf[0], loop.run(loop.init(), 0, updates)[0])
 
 
@@ -99,8 +100,8 @@ def test_the_outer_optimisation_by_brute_force() -> None:
 def test_the_student_regresses_on_the_teacher_at_the_first_states_of_a_batch() -> None:
     """Adam's first step has the length of the learning rate in every weight, against the gradient's sign."""
     batch, n = make_batch(), 4  # an eighth of 32
-    before = STUDENT.init(KEY, prepared().spec)
-    after, metrics = jax.jit(STUDENT.update)(before, batch, KEY)
+    before = STUDENT.init(KEY, prepared().spec, Clock.at(0, 1))
+    after, metrics = jax.jit(STUDENT.update)(before, batch, KEY, Clock.at(0, 1))
     drop = as_drop(STUDENT, adaptation=STUDENT.outer)
     observations = batch.observation[:n]
 

@@ -30,7 +30,7 @@ from helpers.sequences import (
 from helpers.training import learnable_dataset, refusal, tiny
 
 from droprl.algorithms.dt import DT, DTState, _drop
-from droprl.algorithms.judging import return_check
+from droprl.algorithms.protocol import Clock
 from droprl.data.windows import Windows
 from droprl.train import fit
 
@@ -234,10 +234,10 @@ def test_the_diagnosis_tells_a_transformer_that_listens_from_a_deaf_one() -> Non
     metrics = {name: float(value) for name, value in diagnose(DTState(deaf, ()), probe).items()}
     assert metrics["return_reaction"] == 0
     assert metrics["probe_clone_loss"] == metrics["probe_clone_loss_other_return"]
-    (check,) = return_check(metrics)
+    (check,) = DT().checks(metrics)
     assert not check.healthy
     assert "deaf" in check.meaning
-    (check,) = return_check({"probe_clone_loss": 0.1, "probe_clone_loss_other_return": 0.2})
+    (check,) = DT().checks({"probe_clone_loss": 0.1, "probe_clone_loss_other_return": 0.2})
     assert check.healthy
 
 
@@ -249,7 +249,7 @@ def test_seeds_side_by_side_do_not_notice_each_other() -> None:
     @jax.jit
     @jax.vmap
     def train(state: DTState, key: jax.Array) -> tuple[Any, Any]:
-        state, metrics = dt().update(state, windows.sample(key, 5), key)
+        state, metrics = dt().update(state, windows.sample(key, 5), key, Clock.at(0, 1))
         policy = dt().policy(state)
         return metrics, policy.act(policy.start(2), jnp.ones((2, 2)), key)[1]
 

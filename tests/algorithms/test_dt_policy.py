@@ -25,7 +25,6 @@ from helpers.training import refusal, tiny
 
 from droprl import load_policy
 from droprl.algorithms.dt import DT, Context, TransformerPolicy
-from droprl.algorithms.judging import return_check
 from droprl.data import from_arrays
 from droprl.loaded import LoadedPolicy, Origin
 from droprl.policies import HearsRewards, tell_rewards
@@ -200,7 +199,7 @@ def test_it_earns_the_return_it_is_told_to_aim_for(tmp_path: Path) -> None:
     chosen: Any = tiny("dt", context=3, width=16, dropout=0.0, target_return=-4.0)
     run = fit(data, chosen, out=tmp_path / "run", steps=200, progress=False)
     metrics = run.metrics()[-1]
-    assert return_check({name: value[0] for name, value in metrics.items() if isinstance(value, list)})[0].healthy
+    assert DT().checks({name: value[0] for name, value in metrics.items() if isinstance(value, list)})[0].healthy
     policy = load_policy(load_policy(run.path).save(tmp_path / "policy"))  # the target travels with it
     inner, settings = policy.policy, policy.algorithm
     assert isinstance(inner, TransformerPolicy)

@@ -20,6 +20,7 @@ from scipy import stats
 
 from droprl.algorithms.bc import BC
 from droprl.algorithms.drop import DROP, DropState, Networks
+from droprl.algorithms.protocol import Clock
 from droprl.data.transitions import Batch
 from droprl.networks.critics import AnyScoreModel, ScoreModel
 from droprl.networks.embeddings import TaskEmbedding
@@ -52,7 +53,7 @@ def drop(request: pytest.FixtureRequest) -> DROP:
 @cache
 def make_state(drop: DROP) -> DropState:
     """Random weights, the target network's too, so that it differs from f; and a multiplier at work."""
-    state = drawn_like(lambda: drop.init(jax.random.key(0), SPEC), seed=1)
+    state = drawn_like(lambda: drop.init(jax.random.key(0), SPEC, Clock.at(0, 1)), seed=1)
     return state._replace(multiplier=jnp.asarray(0.7))
 
 
@@ -323,7 +324,10 @@ def test_unseen_embeddings_are_uniform_over_the_box_of_the_others() -> None:
 
 def test_behaviour_cloning_is_equation_4_with_nothing_else() -> None:
     bc = BC(width=8, state_depth=1, action_depth=1)
-    batch, policy = make_batch(), drawn_like(lambda: bc.init(jax.random.key(0), SPEC), seed=0).behavior_policy
+    batch, policy = (
+        make_batch(),
+        drawn_like(lambda: bc.init(jax.random.key(0), SPEC, Clock.at(0, 1)), seed=0).behavior_policy,
+    )
     nothing = np.zeros(0)
     expected = [
         0.5 * np.mean((a - action_distribution(policy, s, nothing)[0]) ** 2)

@@ -16,6 +16,7 @@ from helpers.training import refusal, tiny
 from scipy import stats
 
 from droprl.algorithms.onestep import Onestep, OnestepNetworks, OnestepState, kl_of_policies
+from droprl.algorithms.protocol import Clock
 from droprl.data import Dataset, from_arrays
 from droprl.data.transitions import Probe
 from droprl.train.loop import Loop
@@ -41,7 +42,7 @@ def _double_precision() -> Iterator[None]:
 @cache
 def make_state(onestep: Onestep) -> OnestepState:
     """Random weights, those of the averages too."""
-    return drawn_like(lambda: onestep.init(KEY, SPEC), seed=1)
+    return drawn_like(lambda: onestep.init(KEY, SPEC, Clock.at(0, 1)), seed=1)
 
 
 @cache
@@ -165,7 +166,7 @@ def same(a: Any, b: Any) -> bool:
 @every_config
 def test_no_gradient_of_the_behaviour_or_its_q_depends_on_the_improved_policy(onestep: Onestep) -> None:
     state = make_state(onestep)
-    other = drawn_like(lambda: onestep.init(KEY, SPEC), seed=2).networks.improved_policy
+    other = drawn_like(lambda: onestep.init(KEY, SPEC, Clock.at(0, 1)), seed=2).networks.improved_policy
     one, two = (
         compiled(onestep)(replace(state.networks, improved_policy=pi), replace(state.averaged, improved_policy=pi))[1]
         for pi in (state.networks.improved_policy, other)
@@ -223,7 +224,7 @@ def trained(improvement: Any) -> tuple[Onestep, OnestepState, dict[str, float]]:
     """With α = τ such that both precisions are equal, that of β, 1 / σ², and that of Q / α, which is 2 / α."""
     strength = 2 * SPREAD**2 / float(np.std(bandit().rewards))
     algorithm = replace(BANDIT, improvement=improvement, kl_weight=strength, temperature=strength)
-    loop = Loop(algorithm, algorithm.prepare(bandit()), [0])
+    loop = Loop(algorithm, algorithm.prepare(bandit()), [0], 1000)
     began = loop.init()
     assert same(began.networks.improved_policy, began.networks.behavior_policy)
     states, _ = loop.run(began, 0, 1000)

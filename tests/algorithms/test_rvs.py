@@ -20,6 +20,7 @@ from scipy import stats
 
 from droprl import load_policy
 from droprl.algorithms.bc import BCState
+from droprl.algorithms.protocol import Clock
 from droprl.algorithms.rvs import RvS
 from droprl.data import Dataset, from_arrays
 from droprl.data.returns import average_returns_to_go
@@ -43,7 +44,7 @@ in_double_precision = pytest.mark.usefixtures("_double_precision")
 
 
 def random_state(rvs: RvS) -> BCState:
-    return drawn_like(lambda: rvs.init(KEY, SPEC), seed=1)
+    return drawn_like(lambda: rvs.init(KEY, SPEC, Clock.at(0, 1)), seed=1)
 
 
 # --- outcomes ---
@@ -229,7 +230,7 @@ def test_the_diagnosis_of_a_policy_that_does_not() -> None:
     dataset = graded_dataset()
     rvs = replace(GRADED, target_return=2 * BEST).resolve(dataset)
     prepared = rvs.prepare(dataset)
-    state = jax.jit(lambda: rvs.init(KEY, prepared.spec))()
+    state = jax.jit(lambda: rvs.init(KEY, prepared.spec, Clock.at(0, 1)))()
     deaf = eqx.tree_at(
         lambda p: p.action_decoder.layers[0].weight, state.averaged, replace_fn=lambda w: w.at[:, 0].set(0)
     )

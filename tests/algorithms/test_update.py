@@ -14,6 +14,7 @@ import pytest
 
 from droprl.algorithms.bc import BC, BCState
 from droprl.algorithms.drop import DROP, DropState
+from droprl.algorithms.protocol import Clock
 from droprl.data.transitions import Batch, Spec
 
 SPEC = Spec(observation_size=2, action_size=1, n_sub_tasks=3)
@@ -44,7 +45,10 @@ def _double_precision() -> Iterator[None]:
 
 @cache
 def update(algorithm: DROP | BC) -> Any:
-    return jax.jit(algorithm.update)
+    """(state, batch, key, the update's number) to the state after it and its metrics."""
+    return jax.jit(
+        lambda state, batch, key, number=0: algorithm.update(state, batch, key, Clock.at(number, 1000)),
+    )
 
 
 @cache
@@ -62,7 +66,7 @@ def make_batch(seed: int) -> Batch:
 def make_state(drop: DROP, multiplier: float) -> DropState:
     """Random weights, and an optimiser that has not moved yet."""
     rng = np.random.default_rng(0)
-    shapes = jax.eval_shape(lambda: drop.init(jax.random.key(0), SPEC))
+    shapes = jax.eval_shape(lambda: drop.init(jax.random.key(0), SPEC, Clock.at(0, 1)))
     drawn = jax.tree.map(lambda leaf: jnp.asarray(0.5 * rng.normal(size=leaf.shape)), shapes)
     still = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes.optimizer)
     return drawn._replace(optimizer=still, multiplier=jnp.asarray(multiplier, dtype=float))
@@ -70,7 +74,7 @@ def make_state(drop: DROP, multiplier: float) -> DropState:
 
 def cloning_state() -> BCState:
     rng = np.random.default_rng(0)
-    fresh = CLONING.init(jax.random.key(0), SPEC)
+    fresh = CLONING.init(jax.random.key(0), SPEC, Clock.at(0, 1))
     policy, averaged = (
         jax.tree.map(lambda leaf: jnp.asarray(0.5 * rng.normal(size=leaf.shape)), p)
         for p in (fresh.behavior_policy, fresh.averaged)
@@ -93,7 +97,7 @@ def test_two_steps_of_adam_by_hand() -> None:
     for t, key in enumerate(KEYS, start=1):
         batch = make_batch(t)
         g = leaves(gradient(VIOLATED)(state.networks, state.averaged.score_model, state.multiplier, batch, key)[0])
-        state = update(VIOLATED)(state, batch, key)[0]
+        state = update(VIOLATED)(state, batch, key, t - 1)[0]
         m = [0.9 * a + 0.1 * b for a, b in zip(m, g, strict=True)]
         v = [0.999 * a + 0.001 * b**2 for a, b in zip(v, g, strict=True)]
         m_hat, v_hat = [x / (1 - 0.9**t) for x in m], [x / (1 - 0.999**t) for x in v]
@@ -119,7 +123,7 @@ def test_the_average_of_a_cloned_policy_follows_its_new_weights(rate: float) -> 
     for t, key in enumerate(KEYS, start=1):
         old = leaves(state.averaged)
         trained = leaves(state.behavior_policy)
-        state = update(algorithm)(state, make_batch(t), key)[0]
+        state = update(algorithm)(state, make_batch(t), key, t - 1)[0]
         new, expected = leaves(state.behavior_policy), max(rate, 9 / (9 + t))
         assert all(np.any(a != b) for a, b in zip(trained, new, strict=True))
         for found, a, b in zip(leaves(state.averaged), old, new, strict=True):
@@ -128,7 +132,7 @@ def test_the_average_of_a_cloned_policy_follows_its_new_weights(rate: float) -> 
 
 def test_training_begins_with_the_average_at_the_weights() -> None:
     for algorithm in (VIOLATED, CLONING):
-        trained, averaged, *_ = algorithm.init(jax.random.key(0), SPEC)
+        trained, averaged, *_ = algorithm.init(jax.random.key(0), SPEC, Clock.at(0, 1))
         for a, b in zip(leaves(trained), leaves(averaged), strict=True):
             np.testing.assert_array_equal(a, b)
 
@@ -186,8 +190,8 @@ def test_the_multiplier_reaches_its_cap_or_zero_and_stays() -> None:
 def test_without_the_constraint_nothing_of_it_is_left() -> None:
     """λ is 0 whatever its start is said to be, stays there, and the weights move as under a λ of 0."""
     key = jax.random.key(0)
-    assert float(jax.jit(lambda: VIOLATED.init(key, SPEC).multiplier)()) == pytest.approx(0.3)
-    assert float(jax.jit(lambda: WITHOUT.init(key, SPEC).multiplier)()) == 0.0
+    assert float(jax.jit(lambda: VIOLATED.init(key, SPEC, Clock.at(0, 1)).multiplier)()) == pytest.approx(0.3)
+    assert float(jax.jit(lambda: WITHOUT.init(key, SPEC, Clock.at(0, 1)).multiplier)()) == 0.0
     state = make_state(WITHOUT, 0.0)
     without, metrics = update(WITHOUT)(state, make_batch(0), KEYS[0])
     assert float(without.multiplier) == float(metrics["multiplier"]) == 0.0
@@ -202,7 +206,7 @@ def test_without_the_constraint_nothing_of_it_is_left() -> None:
 def test_the_hinge_has_no_multiplier_to_move() -> None:
     """Its weight is constant: λ is 0 from the start, and the weights move as under any other λ."""
     hinge = replace(VIOLATED, constraint="hinge")
-    assert float(jax.jit(lambda: hinge.init(jax.random.key(0), SPEC).multiplier)()) == 0.0
+    assert float(jax.jit(lambda: hinge.init(jax.random.key(0), SPEC, Clock.at(0, 1)).multiplier)()) == 0.0
     zero, one = (update(hinge)(make_state(hinge, start), make_batch(0), KEYS[0]) for start in (0.0, 1.0))
     assert float(zero[0].multiplier) == float(zero[1]["multiplier"]) == 0.0
     for a, b in zip(leaves(zero[0].networks), leaves(one[0].networks), strict=True):

@@ -30,8 +30,8 @@ from droprl.data.scaling import fit_scaling
 from droprl.data.transitions import Drawn, Prepared, prepare
 from droprl.files.seals import digest, read_sealed, sealed
 from droprl.train import fit
-from droprl.train.loop import keys_of_update
-from droprl.train.training import make_loop
+from droprl.train.disk_loop import DiskLoop
+from droprl.train.loop import Loop, keys_of_update
 
 LAYOUT: Layout = [(5, "terminal"), (1, "timeout"), (7, "timeout"), (1, "terminal"), (4, "timeout"), (3, "cut")]
 
@@ -165,7 +165,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Dataset, Dataset]:
 def loop_of(algorithm: Any, dataset: Dataset, seeds: list[int]) -> tuple[Any, Any, Prepared]:
     resolved = algorithm.resolve(dataset)
     prepared = resolved.prepare(dataset)
-    return make_loop(resolved, prepared, seeds, dataset), resolved, prepared
+    return (DiskLoop if dataset.on_disk else Loop)(resolved, prepared, seeds, 1000), resolved, prepared
 
 
 @pytest.mark.parametrize("name", ["drop", "rvs", "dt", "coms"])

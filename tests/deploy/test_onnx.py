@@ -24,6 +24,7 @@ from helpers.training import drop, learnable_dataset, refusal, tiny
 
 from droprl import export_onnx
 from droprl.algorithms import ALGORITHMS
+from droprl.algorithms.protocol import Clock
 from droprl.data import Dataset, from_arrays
 from droprl.deploy import onnx_file
 from droprl.deploy.agreement import Agreement, _judged, agreement
@@ -51,7 +52,7 @@ def policy_of(name: str, task: str | None = None, **changes: Any) -> LoadedPolic
     def drawn(like: jax.ShapeDtypeStruct) -> np.ndarray:
         return np.asarray(0.4 * rng.normal(size=like.shape) if like.shape else 1.0, like.dtype)
 
-    shapes = jax.eval_shape(lambda: algorithm.policy(algorithm.init(jax.random.key(0), prepared.spec)))
+    shapes = jax.eval_shape(lambda: algorithm.policy(algorithm.init(jax.random.key(0), prepared.spec, Clock.at(0, 1))))
     origin = Origin(dataset.name, dataset.env, None, seed=3, step=20)
     policy = jax.tree.map(lambda like: jnp.asarray(drawn(like)), shapes)
     made = LoadedPolicy(policy, algorithm, prepared.spec, prepared.scaling, origin, "here")

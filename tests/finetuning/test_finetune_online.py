@@ -16,6 +16,7 @@ from helpers.playing import Makes, misleading_dataset, pays_for_left
 from helpers.training import learnable_dataset, refusal, tiny
 
 from droprl import DROP, finetune, load_policy
+from droprl.algorithms.protocol import Clock
 from droprl.data.transitions import Prepared
 from droprl.finetuning import FineTuning, online
 from droprl.finetuning.online import ONLINE_SEED
@@ -89,7 +90,7 @@ def test_every_online_step_is_drawn_and_is_what_was_played(prepared: tuple[DROP,
 
 def test_the_label_is_the_sub_task_whose_embedding_acted(prepared: tuple[DROP, Prepared]) -> None:
     algorithm, data = prepared
-    acting = algorithm.policy(algorithm.init(jax.random.key(1), data.spec))
+    acting = algorithm.policy(algorithm.init(jax.random.key(1), data.spec, Clock.at(0, 1)))
     origin = Origin("learnable", None, None, 0, 0)
     policy = LoadedPolicy(acting, algorithm, data.spec, data.scaling, origin, "").adapted(rule="best-ada")
     played = play_episode(policy, Makes(lengths=12)(), 3, 100, None, 0.0)

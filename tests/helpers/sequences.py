@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from droprl.algorithms.dt import DT, DTState, Transformer, TransformerPolicy
+from droprl.algorithms.protocol import Clock
 from droprl.data import Dataset
 from droprl.data.transitions import Spec
 from droprl.data.windows import Window, Windows
@@ -41,7 +42,7 @@ def table() -> Windows:
 def drawn(seed: int = 0) -> Transformer:
     """Every weight drawn here, large enough for every token to matter."""
     rng = np.random.default_rng(seed)
-    shapes = jax.eval_shape(lambda: dt().init(jax.random.key(0), SPEC).transformer)
+    shapes = jax.eval_shape(lambda: dt().init(jax.random.key(0), SPEC, Clock.at(0, 1)).transformer)
     return jax.tree.map(lambda leaf: jnp.asarray(0.5 * rng.normal(size=leaf.shape), leaf.dtype), shapes)
 
 

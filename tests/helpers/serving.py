@@ -13,6 +13,7 @@ import numpy as np
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
+from droprl.algorithms.protocol import Clock
 from droprl.deploy.serve.app import Limits, Service, make_app
 from droprl.deploy.serve.server import Server
 from droprl.loaded import LoadedPolicy, Origin
@@ -33,7 +34,7 @@ def _untrained(algorithm: str) -> LoadedPolicy:
     dataset = learnable_dataset(**changes)
     made: Any = tiny(algorithm).resolve(dataset)
     prepared = made.prepare(dataset)
-    policy = jax.jit(lambda: made.policy(made.init(jax.random.key(0), prepared.spec)))()
+    policy = jax.jit(lambda: made.policy(made.init(jax.random.key(0), prepared.spec, Clock.at(0, 1))))()
     origin = Origin("learnable", MAZE, (0.0, 100.0), 0, 0)
     return LoadedPolicy(policy, made, prepared.spec, prepared.scaling, origin, "tiny")
 

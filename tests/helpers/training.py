@@ -49,16 +49,9 @@ def save_npz(dataset: Dataset, path: Path) -> Path:
 
 
 def tiny(name: str, **changes: Any) -> Algorithm:
-    """The algorithm with networks of eight units and one layer, whatever it calls its layers, and no long warm-up."""
-    small: Any = ALGORITHMS[name].small()
-    sizes: dict[str, Any] = {"width": 8, "score_width": 8, "batch_size": 32, "learning_rate": 1e-2, "warmup_steps": 5}
-    for field in dataclasses.fields(small):
-        if field.name.endswith("depth"):
-            sizes[field.name] = 1
-        if field.name.endswith("depths"):
-            sizes[field.name] = (1,) * len(getattr(small, field.name))
-    known = {field.name for field in dataclasses.fields(small)}
-    made: Algorithm = dataclasses.replace(small, **{k: v for k, v in sizes.items() if k in known} | changes)
+    """The algorithm as it says it is tiny."""
+    declared: Any = ALGORITHMS[name].tiny()
+    made: Algorithm = dataclasses.replace(declared, **changes)
     return made
 
 

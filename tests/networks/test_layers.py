@@ -14,6 +14,7 @@ import pytest
 from helpers.builders import Layout, make_dataset
 
 from droprl.algorithms import DROP
+from droprl.algorithms.protocol import Clock
 from droprl.compiler import TRAINING, InTurns, on_gpu
 from droprl.data.transitions import Spec
 from droprl.networks.critics import ScoreModel
@@ -44,7 +45,7 @@ def learning(**settings: Any) -> tuple[DROP, tuple[Any, ...]]:
     dataset = make_dataset(layout, next_observations=True, observation_size=4)
     drop = DROP(**{"width": WIDTH, "batch_size": 32, "n_sub_tasks": 4, "discount": 0.9, **settings}).resolve(dataset)
     prepared = drop.prepare(dataset)
-    state = drop.init(jax.random.key(0), prepared.spec)
+    state = drop.init(jax.random.key(0), prepared.spec, Clock.at(0, 1))
     batch = prepared.transitions.sample(jax.random.key(1), drop.batch_size)
     return drop, (state.networks, state.averaged.score_model, jnp.asarray(0.7), batch, jax.random.key(2))
 
@@ -92,7 +93,7 @@ def test_narrow_products_and_their_gradients_are_those_of_a_linear_layer(
 
 
 def test_which_layers_training_replaces(monkeypatch: pytest.MonkeyPatch) -> None:
-    networks = DROP(width=WIDTH, embedding_size=2).init(jax.random.key(0), Spec(3, 2, 4)).networks
+    networks = DROP(width=WIDTH, embedding_size=2).init(jax.random.key(0), Spec(3, 2, 4), Clock.at(0, 1)).networks
     assert for_training(networks, "float32") == networks
     low = for_training(networks, "bfloat16").score_model  # on a CPU wide layers alone, as ever
     assert isinstance(low, ScoreModel)

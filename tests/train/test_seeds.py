@@ -36,7 +36,7 @@ def algorithm(name: str) -> Algorithm:
 
 @cache
 def loop(name: str, seeds: tuple[int, ...]) -> Loop:
-    return Loop(algorithm(name), algorithm(name).prepare(dataset()), seeds)
+    return Loop(algorithm(name), algorithm(name).prepare(dataset()), seeds, UPDATES)
 
 
 @cache
@@ -151,7 +151,7 @@ def test_the_batched_program_of_accelerators_does_the_same(name: str, monkeypatc
     """Up to rounding, which a batched product does differently."""
     backend: Callable[[], str] = lambda: "gpu"  # noqa: E731
     monkeypatch.setattr(jax, "default_backend", backend)
-    batched = Loop(algorithm(name), algorithm(name).prepare(dataset()), (0, 1, 5))
+    batched = Loop(algorithm(name), algorithm(name).prepare(dataset()), (0, 1, 5), UPDATES)
     assert kinds(batched.init()) == kinds(loop(name, (0, 1, 5)).init())
     states, sums = batched.run(batched.init(), 0, UPDATES)
     expected_states, (expected,) = trained(name, (0, 1, 5))

@@ -1,25 +1,21 @@
-"""The algorithms by name. Each is one file: its config, its losses, its update."""
+"""The algorithms by name. Each is one file: its settings, its losses, its update.
 
-from droprl.algorithms.bc import BC, FBC
-from droprl.algorithms.coms import COMs
-from droprl.algorithms.cvae import DropCVAE
-from droprl.algorithms.ddrop import DDROP
-from droprl.algorithms.drop import DROP
-from droprl.algorithms.dt import DT
-from droprl.algorithms.onestep import Onestep
-from droprl.algorithms.protocol import Algorithm
-from droprl.algorithms.rvs import RvS
+A new algorithm is one more import below. `ALGORITHMS` follows from it, and from that the names that the package
+exports, `--algo`, what suites know, and the table in the documentation.
+"""
 
-ALGORITHMS: dict[str, type[Algorithm]] = {
-    "drop": DROP,
-    "drop-cvae": DropCVAE,
-    "ddrop": DDROP,
-    "bc": BC,
-    "fbc": FBC,
-    "rvs": RvS,
-    "onestep": Onestep,
-    "dt": DT,
-    "coms": COMs,
-}
+from typing import Any
 
-__all__ = ["ALGORITHMS", "BC", "DDROP", "DROP", "DT", "FBC", "Algorithm", "COMs", "DropCVAE", "Onestep", "RvS"]
+from droprl.algorithms.bc import BC as BC
+from droprl.algorithms.bc import FBC as FBC
+from droprl.algorithms.coms import COMs as COMs
+from droprl.algorithms.cvae import DropCVAE as DropCVAE
+from droprl.algorithms.ddrop import DDROP as DDROP
+from droprl.algorithms.drop import DROP as DROP
+from droprl.algorithms.dt import DT as DT
+from droprl.algorithms.onestep import Onestep as Onestep
+from droprl.algorithms.protocol import Algorithm as Algorithm
+from droprl.algorithms.rvs import RvS as RvS
+
+_imported: list[Any] = [kind for kind in list(globals().values()) if hasattr(kind, "card")]
+ALGORITHMS: dict[str, type[Algorithm]] = {kind.name: kind for kind in _imported}

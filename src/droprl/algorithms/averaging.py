@@ -1,32 +1,30 @@
-"""The average over updates that acts: what a cloned policy earns jumps between updates, its average less."""
+"""Averages of weights over updates: the average that acts, and targets that move slowly."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import equinox as eqx
 import jax.numpy as jnp
 import optax
 
+from droprl.algorithms.protocol import Clock
+
 Tree = TypeVar("Tree")
 
 
-def averaged(average: Tree, new: Tree, rate: float, optimizer: optax.OptState) -> Tree:
-    """The average one step closer to the new weights, after the optimiser's t-th update.
+def averaged(average: Tree, new: Tree, rate: float, clock: Clock, target: Callable[[Tree], Any] | None = None) -> Tree:
+    """The average, one step closer to the new weights.
 
-    Early on it moves faster, by 9 / (9 + t), so that a short training does not act with the weights it began with.
+    What a cloned policy earns jumps from update to update; what its average earns jumps less. Early on the average
+    moves faster, by 9 / (9 + t), so that a short training does not act with the weights it began with. `target` picks
+    a part of the weights whose average is a target to learn from: it moves slowly from the start.
     """
-    t = optax.tree_utils.tree_get(optimizer, "count")
+    t = clock.number + 1
     followed: Tree = optax.incremental_update(new, average, jnp.maximum(rate, 9.0 / (9.0 + t)))
-    return followed
-
-
-def averaged_networks(average: Tree, new: Tree, rate: float, optimizer: optax.OptState) -> Tree:
-    """Likewise of networks with a `score_model`, whose average is the target f̄: it moves slowly from the start."""
-    target = optax.incremental_update(_score_model(new), _score_model(average), rate)
-    followed: Tree = eqx.tree_at(_score_model, averaged(average, new, rate, optimizer), target)
-    return followed
-
-
-def _score_model(networks: Any) -> Any:
-    return networks.score_model
+    if target is None:
+        return followed
+    slow = optax.incremental_update(target(new), target(average), rate)
+    with_target: Tree = eqx.tree_at(target, followed, slow)
+    return with_target

@@ -17,8 +17,9 @@ import optax
 from jax import Array
 
 from droprl.algorithms.averaging import averaged
+from droprl.algorithms.curves import CLONE_LOSS
 from droprl.algorithms.judging import Check
-from droprl.algorithms.protocol import Metrics
+from droprl.algorithms.protocol import Card, Clock, Logged, Metrics
 from droprl.data.dataset import Dataset
 from droprl.data.decompose import SubTasks, rank_sub_tasks
 from droprl.data.transitions import Batch, Prepared, Probe, Spec, prepare
@@ -39,12 +40,13 @@ def cloning_update(
     average_rate: float,
     state: BCState,
     batch: Batch,
-) -> tuple[BCState, Metrics]:
+    clock: Clock,
+) -> tuple[BCState, Logged]:
     """One step down the loss, and the average one step after it."""
     value, gradient = jax.value_and_grad(loss)(state.behavior_policy, batch)
     step, optimizer_state = optimizer.update(gradient, state.optimizer)
     policy = optax.apply_updates(state.behavior_policy, step)
-    average = averaged(state.averaged, policy, average_rate, optimizer_state)
+    average = averaged(state.averaged, policy, average_rate, clock)
     return BCState(policy, average, optimizer_state), {"clone_loss": value}
 
 
@@ -53,6 +55,7 @@ class BC:
     """Behaviour cloning of all trajectories."""
 
     name: ClassVar[str] = "bc"
+    card: ClassVar[Card] = Card(curves=(CLONE_LOSS,), falls=("clone_loss",), clones=True)
     adaptation: ClassVar[None] = None
 
     width: int = 512
@@ -75,13 +78,18 @@ class BC:
     """Steps of the data an update."""
 
     def __post_init__(self) -> None:
-        require(self, "at least 1", "width", "state_depth", "action_depth", "batch_size")
+        require(self, "at least 1", "width", "batch_size")
+        require(self, "from 1 to 100", "state_depth", "action_depth")
         require(self, "above 0", "learning_rate")
         require(self, "above 0 and at most 1", "average_rate")
 
     @classmethod
     def small(cls) -> Self:
         return cls(width=128, batch_size=256)
+
+    @classmethod
+    def tiny(cls) -> Self:
+        return cls(width=8, state_depth=1, action_depth=1, batch_size=32, learning_rate=1e-2)
 
     def resolve(self, dataset: Dataset) -> Self:
         return self
@@ -92,13 +100,13 @@ class BC:
     def prepare(self, dataset: Dataset) -> Prepared:
         return prepare(dataset, self.sub_tasks(dataset), normalize_observations=self.normalize_observations)
 
-    def init(self, key: Array, spec: Spec) -> BCState:
+    def init(self, key: Array, spec: Spec, clock: Clock) -> BCState:
         depths = (self.state_depth, self.action_depth)
         policy = BehaviorPolicy(spec.observation_size, spec.action_size, 0, self.width, depths, self.head, key)
         return BCState(policy, policy, self._optimizer().init(policy))
 
-    def update(self, state: BCState, batch: Batch, key: Array) -> tuple[BCState, Metrics]:
-        return cloning_update(self._loss, self._optimizer(), self.average_rate, state, batch)
+    def update(self, state: BCState, batch: Batch, key: Array, clock: Clock) -> tuple[BCState, Logged]:
+        return cloning_update(self._loss, self._optimizer(), self.average_rate, state, batch, clock)
 
     def policy(self, state: BCState) -> FixedPolicy:
         return FixedPolicy(state.averaged, jnp.zeros(0), self.sample_actions)

@@ -24,8 +24,9 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 
 from droprl.algorithms.averaging import averaged
-from droprl.algorithms.judging import Check, design_checks, r_squared, spearman
-from droprl.algorithms.protocol import Metrics
+from droprl.algorithms.curves import CLONE_LOSS, GAP, MULTIPLIER, RANKING, Curve
+from droprl.algorithms.judging import Check, judged, measured, r_squared, spearman
+from droprl.algorithms.protocol import Card, Clock, Logged, Metrics
 from droprl.data.dataset import Dataset
 from droprl.data.decompose import SubTasks, rank_sub_tasks
 from droprl.data.transitions import Batch, Prepared, Probe, Spec, Strata, Stratified, prepare
@@ -38,6 +39,11 @@ POLICIES = 32  # as many designs as COMs has in a batch
 LEAST_MULTIPLIER = 1e-3  # α falls no lower, or it would take as long to come back as it was not needed
 SMALL = 1e-6  # added to the spread of a weight: one in which no two policies differ stays where it is
 NO_EMBEDDING = (0,)
+UNRANKED = 0.7
+FAR_DESIGN = 0.2  # how far a design's actions may be from those it started from, in half-ranges: 0.11 played, 0.22 fell
+SCORE_LOSS = Curve("score_loss", "Loss of f", "squared error, returns scaled", "score")
+DESIGN_GAIN = Curve("design_gain", "Gain of the design", "f(design) − f(best clone)", diagnosis=True)
+DESIGN_SHIFT = Curve("design_action_shift", "How far the design's actions moved", "half-ranges", diagnosis=True)
 
 
 class COMsState(NamedTuple):
@@ -63,6 +69,12 @@ class COMs:
     """Conservative objective models over policy weights: clone, score the clones, ascend from the best of them."""
 
     name: ClassVar[str] = "coms"
+    card: ClassVar[Card] = Card(
+        curves=(CLONE_LOSS, SCORE_LOSS, RANKING, GAP, MULTIPLIER, DESIGN_GAIN, DESIGN_SHIFT),
+        falls=("clone_loss", "score_loss"),
+        clones=True,
+        may_lower=("n_policies",),
+    )
     adaptation: ClassVar[None] = None
 
     n_policies: int | None = None
@@ -100,7 +112,8 @@ class COMs:
     """Steps of the data an update, divided among the policies."""
 
     def __post_init__(self) -> None:
-        require(self, "at least 1", "n_policies", "width", "score_width", "score_depth", "batch_size")
+        require(self, "at least 1", "n_policies", "width", "score_width", "batch_size")
+        require(self, "from 1 to 100", "score_depth")
         require(self, "at least 0", "ascent_steps", "adversarial_steps")
         require(self, "above 0", "learning_rate", "score_learning_rate", "step_size")
         require(self, "above 0", "multiplier_start", "multiplier_rate", "multiplier_max")
@@ -109,6 +122,10 @@ class COMs:
     @classmethod
     def small(cls) -> Self:
         return cls(n_policies=10, score_width=128, batch_size=256)
+
+    @classmethod
+    def tiny(cls) -> Self:
+        return cls(n_policies=10, width=8, score_width=8, score_depth=1, batch_size=32, learning_rate=1e-2)
 
     # --- the data it learns from ---
 
@@ -136,7 +153,7 @@ class COMs:
 
     # --- networks ---
 
-    def init(self, key: Array, spec: Spec) -> COMsState:
+    def init(self, key: Array, spec: Spec, clock: Clock) -> COMsState:
         policy_key, score_key = jax.random.split(key)
         sizes = spec.observation_size, spec.action_size, 0, self.width, (1, 1)
         one = BehaviorPolicy(*sizes, "deterministic", policy_key)
@@ -186,7 +203,7 @@ class COMs:
 
         return jax.vmap(of_one)(clones, steps.observation, steps.action)
 
-    def update(self, state: COMsState, batch: Strata, key: Array) -> tuple[COMsState, Metrics]:
+    def update(self, state: COMsState, batch: Strata, key: Array, clock: Clock) -> tuple[COMsState, Logged]:
         def total(clones: BehaviorPolicy) -> tuple[Array, Array]:
             losses = self.clone_loss(clones, batch.steps)
             return jnp.sum(losses), jnp.mean(losses)  # a sum: no policy's gradient depends on how many there are
@@ -194,7 +211,7 @@ class COMs:
         gradient, clone = jax.grad(total, has_aux=True)(state.clones)
         step, clone_optimizer = self._clone_optimizer().update(gradient, state.clone_optimizer)
         clones = optax.apply_updates(state.clones, step)
-        average = averaged(state.averaged, clones, self.average_rate, clone_optimizer)
+        average = averaged(state.averaged, clones, self.average_rate, clock)
 
         multiplier = jnp.exp(state.log_multiplier)
         gradient, metrics = jax.grad(self.score_loss, has_aux=True)(
@@ -249,7 +266,44 @@ class COMs:
         }
 
     def checks(self, metrics: dict[str, float]) -> list[Check]:
-        return design_checks(metrics, self.multiplier_max)
+        """Is what COMs designed better than the data by its own score, and still a policy like the data's?"""
+        correlation, gain = measured(metrics, "score_rank_correlation"), measured(metrics, "design_gain")
+        shift, multiplier = measured(metrics, "design_action_shift"), measured(metrics, "multiplier")
+        return [
+            *judged(
+                "rank correlation of scores and returns",
+                correlation,
+                correlation >= UNRANKED,
+                "f ranks the cloned policies as their returns do",
+                "unranked score: f does not follow the returns of the cloned policies, so ascent on it means nothing; "
+                "train longer or raise threshold",
+            ),
+            *judged(
+                "gain of the design by its own score",
+                gain,
+                gain > 0,
+                "ascent raises f above that of the best cloned policy",
+                "no design: ascent does not raise f, so the policy is the best clone or worse; lower step_size",
+            ),
+            *judged(
+                "how far the design's actions are from the best clone's",
+                shift,
+                shift <= FAR_DESIGN,
+                "the design acts like a policy of the data",
+                "runaway design: its actions have little to do with those of the policy it started from; lower "
+                "step_size "
+                "or ascent_steps, or train longer so that the constraint takes hold",
+            ),
+            *judged(
+                "multiplier of the constraint",
+                multiplier,
+                multiplier < 0.999 * self.multiplier_max,
+                "the constraint is within its means",
+                "violated constraint: the multiplier sits at its cap, so adversarial designs out-score those of the "
+                "data; "
+                "raise threshold or multiplier_max",
+            ),
+        ]
 
 
 def _score(score_model: MLP, x: Array) -> Array:

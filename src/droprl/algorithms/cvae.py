@@ -18,9 +18,10 @@ from jax import Array
 
 from droprl.adapt import Adaptation, AdaptivePolicy
 from droprl.adapt.inference import embedding_box
-from droprl.algorithms.averaging import averaged_networks
-from droprl.algorithms.judging import Check, cvae_checks
-from droprl.algorithms.protocol import Metrics
+from droprl.algorithms.averaging import averaged
+from droprl.algorithms.curves import CALIBRATION, CLONE_LOSS, GAP, MULTIPLIER, SPREAD, TD_LOSS, WRONG_EMBEDDING, Curve
+from droprl.algorithms.judging import Check, judged, measured
+from droprl.algorithms.protocol import Card, Clock, Logged, Metrics
 from droprl.algorithms.scoring import (
     Constraint,
     calibration,
@@ -28,7 +29,9 @@ from droprl.algorithms.scoring import (
     first_multiplier,
     make_score_model,
     next_multiplier,
+    score_checks,
     score_loss,
+    wrong_embedding_check,
 )
 from droprl.data.dataset import Dataset
 from droprl.data.decompose import SubTasks, rank_sub_tasks
@@ -39,6 +42,9 @@ from droprl.errors import DropError, SettingError, require
 from droprl.networks.actors import BehaviorPolicy, Conditioning, PolicyHead
 from droprl.networks.critics import AnyScoreModel
 from droprl.networks.embeddings import LatentEncoder
+
+EMPTY_LATENT = 0.1  # nats that a latent knows of its step, below which it knows nothing
+KL = Curve("kl", "What the latent knows", "KL(φ ‖ prior) per action dimension, nats")
 
 
 class CVAENetworks(eqx.Module):
@@ -62,6 +68,11 @@ class DropCVAE:
     """DROP with the latents of a CVAE for embeddings: no decomposition into sub-tasks."""
 
     name: ClassVar[str] = "drop-cvae"
+    card: ClassVar[Card] = Card(
+        curves=(CLONE_LOSS, KL, TD_LOSS, WRONG_EMBEDDING, CALIBRATION, GAP, MULTIPLIER, SPREAD),
+        falls=("clone_loss",),
+        clones=True,
+    )
 
     encoder: Literal["state-action", "state"] = "state-action"
     """What φ sees of a step. The paper writes φ(z|s), but of the action such a z can say nothing that s does not: the
@@ -123,18 +134,21 @@ class DropCVAE:
     """How z* is found at test time; the rule first takes the prior's mean, z = 0."""
 
     def __post_init__(self) -> None:
-        require(self, "at least 1", "embedding_size", "n_latents", "width", "td_steps", "batch_size", "score_models")
+        require(self, "at least 1", "embedding_size", "n_latents", "width", "td_steps", "batch_size")
+        require(self, "from 1 to 100", "score_models", "depths")
         require(self, "above 0 and at most 1", "discount", "target_rate")
         require(self, "above 0", "learning_rate")
         require(self, "at least 0", "kl_weight", "multiplier_start", "multiplier_rate", "multiplier_max")
         if self.td_lambda is not None and not 0 <= self.td_lambda < 1:
             raise SettingError(f"td_lambda is {self.td_lambda}: give at least 0 and less than 1")
-        if min(self.depths) < 1:
-            raise SettingError(f"depths are {self.depths}: each must be at least 1")
 
     @classmethod
     def small(cls) -> Self:
         return cls(width=128, batch_size=256)
+
+    @classmethod
+    def tiny(cls) -> Self:
+        return cls(width=8, depths=(1, 1, 1, 1, 1), batch_size=32, learning_rate=1e-2)
 
     # --- the data it learns from ---
 
@@ -163,7 +177,7 @@ class DropCVAE:
 
     # --- networks ---
 
-    def init(self, key: Array, spec: Spec) -> CVAEState:
+    def init(self, key: Array, spec: Spec, clock: Clock) -> CVAEState:
         encoder_key, policy_key, score_key = jax.random.split(key, 3)
         size, width, d = self.embedding_size, self.width, self.depths
         o, a = spec.observation_size, spec.action_size
@@ -199,7 +213,7 @@ class DropCVAE:
 
     def loss(
         self, networks: CVAENetworks, target: AnyScoreModel, multiplier: Array, batch: Batch, key: Array
-    ) -> tuple[Array, Metrics]:
+    ) -> tuple[Array, Logged]:
         """The negative ELBO, which moves φ and β, and at its z, held still, equation 11, which moves f."""
         noise_key, unseen_key = jax.random.split(key)
         noise = jax.random.normal(noise_key, (len(batch.reward), self.embedding_size))
@@ -218,14 +232,14 @@ class DropCVAE:
 
     # --- one update: primal step on the networks, dual step on λ, slow step of the averages, new latents ---
 
-    def update(self, state: CVAEState, batch: Batch, key: Array) -> tuple[CVAEState, Metrics]:
+    def update(self, state: CVAEState, batch: Batch, key: Array, clock: Clock) -> tuple[CVAEState, Logged]:
         gradient, metrics = jax.grad(self.loss, has_aux=True)(
             state.networks, state.averaged.score_model, state.multiplier, batch, key
         )
         step, optimizer = self._optimizer().update(gradient, state.optimizer)
         networks = optax.apply_updates(state.networks, step)
         multiplier = next_multiplier(self, state.multiplier, metrics)
-        average = averaged_networks(state.averaged, networks, self.target_rate, optimizer)
+        average = averaged(state.averaged, networks, self.target_rate, clock, target=lambda n: n.score_model)
         n = self.n_latents
         newest, _ = jax.vmap(average.encoder.distribution)(batch.observation[:n], batch.action[:n])
         latents = jnp.concatenate([newest, state.latents])[:n]
@@ -252,7 +266,20 @@ class DropCVAE:
         }
 
     def checks(self, metrics: dict[str, float]) -> list[Check]:
-        return cvae_checks(metrics, capped_multiplier(self))
+        """Does the latent know anything, does it steer the policy, and can f be trusted?"""
+        divergence = measured(metrics, "probe_kl")
+        return [
+            *judged(
+                "what the latent knows",
+                divergence,
+                divergence >= EMPTY_LATENT,
+                "the latents of the data differ from the prior: z tells steps apart",
+                "empty latent: φ answers with the prior wherever it is asked, so every rule is plain cloning; lower "
+                "kl_weight and encode state and action",
+            ),
+            *wrong_embedding_check(metrics, "step", "lower kl_weight and encode state and action"),
+            *score_checks(metrics, capped_multiplier(self)),
+        ]
 
 
 def kl_to_prior(mean: Array, log_std: Array) -> Array:

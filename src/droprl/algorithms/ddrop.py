@@ -15,15 +15,19 @@ from jax import Array
 
 from droprl.adapt import Adaptation
 from droprl.algorithms.averaging import averaged
+from droprl.algorithms.curves import Curve
 from droprl.algorithms.drop import DROP, DropState
-from droprl.algorithms.judging import Check, distillation_check, r_squared
-from droprl.algorithms.protocol import Metrics, State
+from droprl.algorithms.judging import Check, judged, measured, r_squared
+from droprl.algorithms.protocol import Card, Clock, Logged, Metrics, State
 from droprl.data.transitions import Batch, Probe, Spec
 from droprl.errors import require
 from droprl.networks.actors import BehaviorPolicy
 from droprl.policies import FixedPolicy
 
 NO_EMBEDDING = (0,)
+UNDISTILLED = 0.8  # R² of the student's actions, below which it does something else than its teacher
+DISTILLATION_LOSS = Curve("distillation_loss", "Distillation loss", "half the squared error per action dimension")
+DISTILLATION_R2 = Curve("distillation_r2", "The student against adaptation", "R² of its actions", diagnosis=True)
 
 
 class Distillation(NamedTuple):
@@ -38,6 +42,11 @@ class DDROP(DROP):
     """Distilled DROP: what adaptation finds at the states of the data, learned by a policy that adapts no more."""
 
     name: ClassVar[str] = "ddrop"
+    card: ClassVar[Card] = Card(
+        curves=(*DROP.card.curves, DISTILLATION_LOSS, DISTILLATION_R2),
+        falls=("clone_loss", "td_loss", "distillation_loss"),
+        clones=True,
+    )
     adaptation: ClassVar[None] = None  # type: ignore[misc]  # nothing is left to infer at test time,
     sample_actions: ClassVar[bool] = False  # type: ignore[misc]  # and the student is deterministic
 
@@ -51,13 +60,13 @@ class DDROP(DROP):
         super().__post_init__()
         require(self, "above 0 and at most 1", "distilled_share")
 
-    def init(self, key: Array, spec: Spec) -> State:
+    def init(self, key: Array, spec: Spec, clock: Clock) -> State:
         depths = self.depths[1:3]
         student_key = jax.random.fold_in(key, 0)  # another stream than the keys that DROP splits off
         student = BehaviorPolicy(
             spec.observation_size, spec.action_size, 0, self.width, depths, "deterministic", student_key
         )
-        return Distillation(super().init(key, spec), student, student, self._optimizer().init(student))
+        return Distillation(super().init(key, spec, clock), student, student, self._optimizer().init(student))
 
     def policy(self, state: State) -> FixedPolicy:  # type: ignore[override]
         return FixedPolicy(state.averaged, jnp.zeros(NO_EMBEDDING), sample_actions=False)
@@ -73,15 +82,15 @@ class DDROP(DROP):
         """Half the squared error of π(s) per action dimension, the mean over states."""
         return jnp.mean(jax.vmap(student.clone_loss, (0, 0, None))(observations, actions, jnp.zeros(NO_EMBEDDING)))
 
-    def update(self, state: State, batch: Batch, key: Array) -> tuple[State, Metrics]:
-        teacher, metrics = super().update(state.teacher, batch, key)
+    def update(self, state: State, batch: Batch, key: Array, clock: Clock) -> tuple[State, Logged]:
+        teacher, metrics = super().update(state.teacher, batch, key, clock)
         # A batch is drawn at random: its first states are as good as any.
         observations = batch.observation[: max(1, round(self.distilled_share * len(batch.observation)))]
         actions = self.teacher_actions(teacher, observations)
         loss, gradient = jax.value_and_grad(self.distillation_loss)(state.student, observations, actions)
         step, optimizer = self._optimizer().update(gradient, state.optimizer)
         student = optax.apply_updates(state.student, step)
-        average = averaged(state.averaged, student, self.target_rate, optimizer)
+        average = averaged(state.averaged, student, self.target_rate, clock)
         return Distillation(teacher, student, average, optimizer), metrics | {"distillation_loss": loss}
 
     def diagnose(self, state: State, probe: Probe) -> Metrics:
@@ -94,4 +103,14 @@ class DDROP(DROP):
         }
 
     def checks(self, metrics: dict[str, float]) -> list[Check]:
-        return [*super().checks(metrics), *distillation_check(metrics)]
+        """Those of DROP, and: does the student do what adaptation would?"""
+        r2 = measured(metrics, "distillation_r2")
+        distilled = judged(
+            "R² of the student's actions against adapted ones",
+            r2,
+            r2 >= UNDISTILLED,
+            "the student acts as adaptation would at states of the data",
+            "undistilled: the student explains little of what adaptation would do; train longer or raise "
+            "distilled_share",
+        )
+        return [*super().checks(metrics), *distilled]

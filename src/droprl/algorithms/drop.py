@@ -20,9 +20,20 @@ from jax import Array
 
 from droprl.adapt import Adaptation, AdaptivePolicy
 from droprl.adapt.inference import embedding_box
-from droprl.algorithms.averaging import averaged_networks
-from droprl.algorithms.judging import Check, drop_checks, spearman
-from droprl.algorithms.protocol import Metrics
+from droprl.algorithms.averaging import averaged
+from droprl.algorithms.curves import (
+    CALIBRATION,
+    CLONE_LOSS,
+    GAP,
+    MULTIPLIER,
+    RANKING,
+    SPREAD,
+    TD_LOSS,
+    WRONG_EMBEDDING,
+    Curve,
+)
+from droprl.algorithms.judging import Check, judged, measured, spearman
+from droprl.algorithms.protocol import Card, Clock, Logged, Metrics
 from droprl.algorithms.scoring import (
     Constraint,
     calibration,
@@ -30,7 +41,9 @@ from droprl.algorithms.scoring import (
     first_multiplier,
     make_score_model,
     next_multiplier,
+    score_checks,
     score_loss,
+    wrong_embedding_check,
 )
 from droprl.data.behavior import behavior_sub_tasks
 from droprl.data.dataset import Dataset
@@ -43,6 +56,11 @@ from droprl.networks.actors import BehaviorPolicy, Conditioning, PolicyHead, clo
 from droprl.networks.critics import AnyScoreModel, score_of_behavior
 from droprl.networks.embeddings import EmbeddingSpace, TaskEmbedding
 from droprl.networks.layers import Precision, for_training, look_up
+
+# Between what was seen in trainings that play well and in those that do not (docs/recipe.md, "What to watch").
+COLLAPSED_SPREAD = 0.2
+UNRANKED = 0.7
+TOP_SUB_TASK = Curve("top_sub_task_share", "States where f prefers the top sub-task", "share", diagnosis=True)
 
 
 class Networks(eqx.Module):
@@ -65,6 +83,12 @@ class DROP:
     """Design from Policies: sub-tasks by return, one embedding each, and a conservative score model over them."""
 
     name: ClassVar[str] = "drop"
+    card: ClassVar[Card] = Card(
+        curves=(CLONE_LOSS, TD_LOSS, WRONG_EMBEDDING, CALIBRATION, RANKING, GAP, MULTIPLIER, SPREAD, TOP_SUB_TASK),
+        falls=("clone_loss", "td_loss"),
+        clones=True,
+        learns_online=True,
+    )
 
     decomposition: Literal["rank", "quantization", "random", "behavior"] = "rank"
     """How trajectories are cut into sub-tasks: the paper's Rank, Quantization or Random, or by how they act."""
@@ -145,19 +169,22 @@ class DROP:
 
     def __post_init__(self) -> None:
         require(self, "at least 1", "n_sub_tasks", "trajectories_per_sub_task", "embedding_size", "width", "td_steps")
-        require(self, "at least 1", "batch_size", "score_models")
+        require(self, "at least 1", "batch_size")
+        require(self, "from 1 to 100", "score_models", "depths")
         require(self, "above 0 and at most 1", "discount", "target_rate", "constraint_share")
         require(self, "above 0", "learning_rate")
         require(self, "at least 0", "decomposition_seed", "multiplier_start", "multiplier_rate", "multiplier_max")
         require(self, "at least 0", "score_smoothing", "policy_smoothing")
         if self.td_lambda is not None and not 0 <= self.td_lambda < 1:
             raise SettingError(f"td_lambda is {self.td_lambda}: give at least 0 and less than 1")
-        if min(self.depths) < 1:
-            raise SettingError(f"depths are {self.depths}: each must be at least 1")
 
     @classmethod
     def small(cls) -> Self:
         return cls(width=128, batch_size=256)
+
+    @classmethod
+    def tiny(cls) -> Self:
+        return cls(width=8, depths=(1, 1, 1, 1, 1), batch_size=32, learning_rate=1e-2)
 
     # --- the data it learns from ---
 
@@ -206,7 +233,7 @@ class DROP:
 
     # --- networks ---
 
-    def init(self, key: Array, spec: Spec) -> DropState:
+    def init(self, key: Array, spec: Spec, clock: Clock) -> DropState:
         embedding_key, policy_key, score_key = jax.random.split(key, 3)
         size, width, d = self.embedding_size, self.width, self.depths
         if size is None:
@@ -236,7 +263,7 @@ class DROP:
 
     def loss(
         self, networks: Networks, target: AnyScoreModel, multiplier: Array, batch: Batch, key: Array
-    ) -> tuple[Array, Metrics]:
+    ) -> tuple[Array, Logged]:
         """Cloning + TD + λ · (gap − η), the mean over a batch. Cloning moves φ and β; the rest moves f."""
         networks, target = for_training((networks, target), self.precision)
         policy, score_model = networks.behavior_policy, networks.score_model
@@ -263,14 +290,14 @@ class DROP:
 
     # --- one update: primal step on the networks, dual step on λ, slow step of the averages ---
 
-    def update(self, state: DropState, batch: Batch, key: Array) -> tuple[DropState, Metrics]:
+    def update(self, state: DropState, batch: Batch, key: Array, clock: Clock) -> tuple[DropState, Logged]:
         gradient, metrics = jax.grad(self.loss, has_aux=True)(
             state.networks, state.averaged.score_model, state.multiplier, batch, key
         )
         step, optimizer = self._optimizer().update(gradient, state.optimizer)
         networks = optax.apply_updates(state.networks, step)
         multiplier = next_multiplier(self, state.multiplier, metrics)
-        average = averaged_networks(state.averaged, networks, self.target_rate, optimizer)
+        average = averaged(state.averaged, networks, self.target_rate, clock, target=lambda n: n.score_model)
         return DropState(networks, average, optimizer, multiplier), metrics | {"multiplier": multiplier}
 
     def _optimizer(self) -> optax.GradientTransformation:
@@ -304,7 +331,31 @@ class DROP:
         }
 
     def checks(self, metrics: dict[str, float]) -> list[Check]:
-        return drop_checks(metrics, capped_multiplier(self))
+        """Is this DROP what it claims to be? A measure that is missing or undefined is not judged."""
+        spread = measured(metrics, "embedding_spread")
+        correlation = measured(metrics, "score_rank_correlation")
+        return [
+            *judged(
+                "embedding spread",
+                spread,
+                spread >= COLLAPSED_SPREAD,
+                "sub-tasks have embeddings of their own",
+                "collapsed embedding: all sub-tasks share one z, so every rule is plain cloning; keep "
+                "td_into_embedding "
+                "off and embedding_space whitened",
+            ),
+            *wrong_embedding_check(metrics, "sub-task", "train longer or use fewer, more distinct sub-tasks"),
+            *judged(
+                "rank correlation of scores and returns",
+                correlation,
+                correlation >= UNRANKED,
+                "f at initial states ranks the sub-tasks as their returns do",
+                "unranked score: f at initial states does not follow the sub-tasks' returns, so Best may pick a poor "
+                "one; "
+                "train longer or raise the discount",
+            ),
+            *score_checks(metrics, capped_multiplier(self)),
+        ]
 
 
 def _smoothed(z: Array, deviation: float, key: Array) -> Array:

@@ -17,8 +17,9 @@ import numpy as np
 import optax
 from jax import Array
 
-from droprl.algorithms.judging import Check, return_check
-from droprl.algorithms.protocol import Metrics
+from droprl.algorithms.curves import CLONE_LOSS, Curve
+from droprl.algorithms.judging import Check, judged, measured
+from droprl.algorithms.protocol import Card, Clock, Logged, Metrics
 from droprl.data.dataset import Dataset
 from droprl.data.returns import returns_spread
 from droprl.data.scaling import fit_scaling
@@ -28,6 +29,17 @@ from droprl.errors import DropError, SettingError, require
 
 T = TypeVar("T", int, float)
 WEIGHT_STD = 0.02  # of the linear layers inside the blocks, as in GPT-2
+DEAF_COST = (
+    0.02  # how much worse cloning must be with another window's return, as a share of its loss: from a run or two
+)
+WRONG_RETURN = Curve(
+    "probe_clone_loss_other_return",
+    "Cloning with the right and with another window's return-to-go",
+    "cloning loss",
+    diagnosis=True,
+    lines=(("probe_clone_loss", "right return"), ("probe_clone_loss_other_return", "another window's return")),
+    note="The distance between the lines is what the return tells the transformer.",
+)
 MOST_CLOCKS = 10_000  # an embedding for each step of an episode, but no more than these
 
 # --- the network, for one window ---
@@ -207,6 +219,7 @@ class DT:
     """Decision Transformer: actions given the past and the return still to come; acts with its last weights."""
 
     name: ClassVar[str] = "dt"
+    card: ClassVar[Card] = Card(curves=(CLONE_LOSS, WRONG_RETURN), falls=("clone_loss",), clones=True)
     adaptation: ClassVar[None] = None
 
     target_return: float | None = None
@@ -242,8 +255,8 @@ class DT:
     """Windows of K steps an update."""
 
     def __post_init__(self) -> None:
-        require(self, "at least 1", "context", "longest_episode", "width", "depth", "heads", "warmup_steps")
-        require(self, "at least 1", "batch_size")
+        require(self, "at least 1", "context", "longest_episode", "width", "heads", "warmup_steps", "batch_size")
+        require(self, "from 1 to 100", "depth")
         require(self, "above 0", "learning_rate", "gradient_clip", "return_scale")
         require(self, "at least 0", "weight_decay")
         if not 0 <= self.dropout < 1:
@@ -254,6 +267,10 @@ class DT:
     @classmethod
     def small(cls) -> Self:
         return cls(context=10, width=64, depth=2, batch_size=32, learning_rate=1e-3, warmup_steps=500)
+
+    @classmethod
+    def tiny(cls) -> Self:
+        return cls(context=10, width=8, depth=1, batch_size=32, learning_rate=1e-2, warmup_steps=5)
 
     def resolve(self, dataset: Dataset) -> Self:
         scale = self.return_scale
@@ -278,14 +295,14 @@ class DT:
             reward_scale=scale,
         )
 
-    def init(self, key: Array, spec: Spec) -> DTState:
+    def init(self, key: Array, spec: Spec, clock: Clock) -> DTState:
         if self.width % self.heads:
             raise SettingError(f"width is {self.width}: it must be a multiple of heads, {self.heads}")
         clocks = _resolved(self.longest_episode, "longest_episode")
         transformer = Transformer(spec, clocks, self.width, self.depth, self.heads, key)
         return DTState(transformer, self._optimizer().init(transformer))
 
-    def update(self, state: DTState, batch: Window, key: Array) -> tuple[DTState, Metrics]:
+    def update(self, state: DTState, batch: Window, key: Array, clock: Clock) -> tuple[DTState, Logged]:
         loss, gradient = jax.value_and_grad(self.loss)(state.transformer, batch, key)
         step, optimizer = self._optimizer().update(gradient, state.optimizer, state.transformer)
         return DTState(optax.apply_updates(state.transformer, step), optimizer), {"clone_loss": loss}
@@ -310,7 +327,18 @@ class DT:
         }
 
     def checks(self, metrics: dict[str, float]) -> list[Check]:
-        return return_check(metrics)
+        """Does the Decision Transformer go by the return it is told?"""
+        right = measured(metrics, "probe_clone_loss")
+        cost = (measured(metrics, "probe_clone_loss_other_return") - right) / max(abs(right), 1e-12)
+        return judged(
+            "cost of a wrong return-to-go",
+            cost,
+            cost >= DEAF_COST,
+            "actions are predicted worse with another window's return-to-go than with the right one: the target "
+            "steers it",
+            "deaf to the return: actions are predicted no worse with another window's return-to-go, so this is plain "
+            "cloning whatever target_return says; train longer, or the data's returns do not tell its actions apart",
+        )
 
     def loss(self, transformer: Transformer, batch: Window, key: Array | None = None) -> Array:
         """The squared error of every action inside its episode, the mean over them and the action's dimensions."""

@@ -21,9 +21,10 @@ import numpy as np
 import optax
 from jax import Array
 
-from droprl.algorithms.averaging import averaged_networks
-from droprl.algorithms.judging import Check, onestep_checks
-from droprl.algorithms.protocol import Metrics
+from droprl.algorithms.averaging import averaged
+from droprl.algorithms.curves import CALIBRATION, CLONE_LOSS, TD_LOSS, Curve
+from droprl.algorithms.judging import Check, judged, measured
+from droprl.algorithms.protocol import Card, Clock, Logged, Metrics
 from droprl.algorithms.scoring import calibration, td_loss
 from droprl.data.dataset import Dataset
 from droprl.data.transitions import Batch, Prepared, Probe, Spec, prepare
@@ -33,6 +34,14 @@ from droprl.networks.critics import AnyScoreModel, ScoreEnsemble, ScoreModel, sc
 from droprl.policies import FixedPolicy
 
 NO_EMBEDDING = (0,)
+# Guesses, not measured yet: where an improvement is plainly not what its name says.
+UNINFORMED = 0.1  # R² of Q^β: it cannot know whose trajectory a step is from, so less is asked of it than of f
+FAR_FROM_BEHAVIOR = 2.0  # nats for each action dimension: two standard deviations away
+MOSTLY_CLIPPED = 0.2  # share of the weights at their cap
+IMPROVEMENT = Curve(
+    "improvement", "Improvement on the behaviour, by Q", "Q(s, π(s)) − Q(s, β(s)), rewards scaled", diagnosis=True
+)
+POLICY_KL = Curve("policy_kl", "Divergence from the behaviour", "KL(π ‖ β) per action dimension, nats", diagnosis=True)
 
 
 class OnestepNetworks(eqx.Module):
@@ -54,6 +63,9 @@ class Onestep:
     """One step of policy improvement: the best policy near the behaviour, by the behaviour's own Q."""
 
     name: ClassVar[str] = "onestep"
+    card: ClassVar[Card] = Card(
+        curves=(CLONE_LOSS, TD_LOSS, CALIBRATION, IMPROVEMENT, POLICY_KL), falls=("clone_loss",), clones=True
+    )
     adaptation: ClassVar[None] = None
 
     improvement: Literal["reverse-kl", "exponential"] = "reverse-kl"
@@ -102,7 +114,8 @@ class Onestep:
     """Steps of the data an update."""
 
     def __post_init__(self) -> None:
-        require(self, "at least 1", "width", "depth", "score_models", "value_samples", "td_steps", "batch_size")
+        require(self, "at least 1", "width", "value_samples", "td_steps", "batch_size")
+        require(self, "from 1 to 100", "depth", "score_models")
         require(self, "at least 0", "kl_weight")
         require(self, "above 0", "temperature", "weight_max", "learning_rate")
         require(self, "above 0 and at most 1", "discount", "target_rate")
@@ -110,6 +123,10 @@ class Onestep:
     @classmethod
     def small(cls) -> Self:
         return cls(width=128, batch_size=256, learning_rate=1e-3)
+
+    @classmethod
+    def tiny(cls) -> Self:
+        return cls(width=8, depth=1, batch_size=32, learning_rate=1e-2)
 
     # --- the data it learns from ---
 
@@ -128,7 +145,7 @@ class Onestep:
 
     # --- networks ---
 
-    def init(self, key: Array, spec: Spec) -> OnestepState:
+    def init(self, key: Array, spec: Spec, clock: Clock) -> OnestepState:
         policy_key, score_key = jax.random.split(key)
         sizes, depths = (spec.observation_size, spec.action_size, 0, self.width), (1, self.depth - 1)
         policy = BehaviorPolicy(*sizes, depths, "gaussian", policy_key)
@@ -177,7 +194,7 @@ class Onestep:
 
     def loss(
         self, networks: OnestepNetworks, averaged: OnestepNetworks, batch: Batch, key: Array
-    ) -> tuple[Array, Metrics]:
+    ) -> tuple[Array, Logged]:
         """Cloning moves β, TD moves Q, the improvement moves π. Q and β are averages wherever another learns from them:
         no gradient, and nothing of π, can reach them."""
         nothing = jnp.zeros(NO_EMBEDDING)
@@ -200,12 +217,12 @@ class Onestep:
         )
         return clone + td + improvement, metrics | {"clone_loss": clone, "objective": -improvement}
 
-    def update(self, state: OnestepState, batch: Batch, key: Array) -> tuple[OnestepState, Metrics]:
+    def update(self, state: OnestepState, batch: Batch, key: Array, clock: Clock) -> tuple[OnestepState, Logged]:
         """One Adam for all: it treats every weight by itself, so that three would do the same."""
         gradient, metrics = jax.grad(self.loss, has_aux=True)(state.networks, state.averaged, batch, key)
         step, optimizer = self._optimizer().update(gradient, state.optimizer)
         networks = optax.apply_updates(state.networks, step)
-        average = averaged_networks(state.averaged, networks, self.target_rate, optimizer)
+        average = averaged(state.averaged, networks, self.target_rate, clock, target=lambda n: n.score_model)
         return OnestepState(networks, average, optimizer), metrics
 
     def _optimizer(self) -> optax.GradientTransformation:
@@ -240,7 +257,43 @@ class Onestep:
         return found
 
     def checks(self, metrics: dict[str, float]) -> list[Check]:
-        return onestep_checks(metrics)
+        """Was the behaviour improved on, by a Q worth believing, and without leaving it?"""
+        r2, gain = measured(metrics, "score_r2"), measured(metrics, "improvement")
+        kl, clipped = measured(metrics, "policy_kl"), measured(metrics, "clipped_share")
+        return [
+            *judged(
+                "R² of Q against returns",
+                r2,
+                r2 >= UNINFORMED,
+                "Q explains returns that followed in the data",
+                "uninformed Q: it explains next to nothing of the returns in the data, so the improvement follows "
+                "noise; "
+                "train longer or raise td_steps",
+            ),
+            *judged(
+                "improvement by Q",
+                gain,
+                gain > 0,
+                "by Q, the improved policy's actions are better than the behaviour's",
+                "no improvement: by Q itself the policy's actions are no better than the behaviour's; train longer, or "
+                "lower kl_weight or temperature",
+            ),
+            *judged(
+                "divergence from the behaviour",
+                kl,
+                kl <= FAR_FROM_BEHAVIOR,
+                "the improved policy stays where Q was learned",
+                "left the data: the policy is far from the behaviour, where Q was never learned; raise kl_weight or "
+                "temperature",
+            ),
+            *judged(
+                "share of clipped weights",
+                clipped,
+                clipped <= MOSTLY_CLIPPED,
+                "the weights tell good actions from better ones",
+                "clipped weights: so many are at their cap that they tell no action from another; raise temperature",
+            ),
+        ]
 
 
 def kl_of_policies(policy: BehaviorPolicy, beta: BehaviorPolicy, observation: Array) -> Array:

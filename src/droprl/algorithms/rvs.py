@@ -17,8 +17,9 @@ import optax
 from jax import Array
 
 from droprl.algorithms.bc import BCState, cloning_update
-from droprl.algorithms.judging import Check, rvs_checks
-from droprl.algorithms.protocol import Metrics
+from droprl.algorithms.curves import CLONE_LOSS, Curve
+from droprl.algorithms.judging import Check, judged, measured
+from droprl.algorithms.protocol import Card, Clock, Logged, Metrics
 from droprl.data.dataset import Dataset
 from droprl.data.returns import average_returns_to_go
 from droprl.data.transitions import Batch, Prepared, Probe, Spec, prepare
@@ -26,6 +27,23 @@ from droprl.errors import DropError, SettingError, require
 from droprl.networks.actors import BehaviorPolicy, Conditioning, PolicyHead
 from droprl.policies import FixedPolicy
 
+# A guess, not measured yet: how far the action must move between a poor target and the chosen one, in spreads of the
+# actions.
+UNMOVED_BY_TARGET = 0.1
+TARGET_REACTION = Curve(
+    "target_reaction",
+    "What the target changes",
+    "action at it less at a poor one, in spreads of the data's",
+    diagnosis=True,
+)
+WRONG_OUTCOME = Curve(
+    "probe_clone_loss_permuted",
+    "Cloning with the right and with a permuted outcome",
+    "cloning loss",
+    diagnosis=True,
+    lines=(("probe_clone_loss", "right outcome"), ("probe_clone_loss_permuted", "permuted outcome")),
+    note="The distance between the lines is what the outcome tells the policy.",
+)
 POOR = 0.1  # the quantile of the outcomes that stands for a poor target in the diagnosis
 
 
@@ -34,6 +52,7 @@ class RvS:
     """Return-conditioned cloning (RvS-R): act as the steps did that were followed by this much reward."""
 
     name: ClassVar[str] = "rvs"
+    card: ClassVar[Card] = Card(curves=(CLONE_LOSS, WRONG_OUTCOME, TARGET_REACTION), falls=("clone_loss",), clones=True)
     adaptation: ClassVar[None] = None
 
     target_return: float | None = None
@@ -73,7 +92,8 @@ class RvS:
     """Steps of the data an update."""
 
     def __post_init__(self) -> None:
-        require(self, "at least 1", "horizon", "width", "state_depth", "action_depth", "batch_size")
+        require(self, "at least 1", "horizon", "width", "batch_size")
+        require(self, "from 1 to 100", "state_depth", "action_depth")
         require(self, "above 0", "outcome_std", "learning_rate")
         require(self, "above 0 and at most 1", "average_rate")
         for name in ("target_return", "outcome_mean", "outcome_std"):
@@ -84,6 +104,10 @@ class RvS:
     @classmethod
     def small(cls) -> Self:
         return cls(width=128, batch_size=256)
+
+    @classmethod
+    def tiny(cls) -> Self:
+        return cls(width=8, batch_size=32, learning_rate=1e-2)
 
     # --- the data it learns from ---
 
@@ -125,7 +149,7 @@ class RvS:
 
     # --- learning ---
 
-    def init(self, key: Array, spec: Spec) -> BCState:
+    def init(self, key: Array, spec: Spec, clock: Clock) -> BCState:
         depths, sizes = (self.state_depth, self.action_depth), (spec.observation_size, spec.action_size)
         policy = BehaviorPolicy(*sizes, 1, self.width, depths, self.head, key, self.conditioning)
         return BCState(policy, policy, self._optimizer().init(policy))
@@ -134,8 +158,8 @@ class RvS:
         """−log π(a|s, ω), the mean over a batch."""
         return jnp.mean(jax.vmap(policy.clone_loss)(batch.observation, batch.action, _outcomes(batch)))
 
-    def update(self, state: BCState, batch: Batch, key: Array) -> tuple[BCState, Metrics]:
-        return cloning_update(self.loss, self._optimizer(), self.average_rate, state, batch)
+    def update(self, state: BCState, batch: Batch, key: Array, clock: Clock) -> tuple[BCState, Logged]:
+        return cloning_update(self.loss, self._optimizer(), self.average_rate, state, batch, clock)
 
     def policy(self, state: BCState) -> FixedPolicy:
         return FixedPolicy(state.averaged, self.target(), self.sample_actions)
@@ -164,7 +188,29 @@ class RvS:
         }
 
     def checks(self, metrics: dict[str, float]) -> list[Check]:
-        return rvs_checks(metrics)
+        """Does the target return steer the policy, and was it ever seen?"""
+        reaction = measured(metrics, "target_reaction")
+        share = measured(metrics, "target_share")
+        return [
+            *judged(
+                "reaction to the target",
+                reaction,
+                reaction >= UNMOVED_BY_TARGET,
+                "the policy acts otherwise for the chosen target than for a poor one",
+                "ignored target: the policy acts the same for a poor target as for the chosen one, so it is plain "
+                "cloning; "
+                "train longer, or take data of more than one quality",
+            ),
+            *judged(
+                "steps that went as well as the target",
+                share,
+                share > 0,
+                "some steps of the data were followed by what the target asks for",
+                "target out of reach: no step that was looked at went as well as the target, so the policy "
+                "extrapolates; "
+                "lower target_return",
+            ),
+        ]
 
 
 def _outcomes(batch: Batch) -> Array:

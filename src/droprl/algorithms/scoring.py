@@ -5,6 +5,7 @@ Temporal differences, the conservative constraint with its Lagrangian (appendix 
 
 from __future__ import annotations
 
+import math
 from typing import Literal, Protocol
 
 import jax
@@ -12,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from droprl.algorithms.judging import r_squared
+from droprl.algorithms.judging import Check, judged, measured, r_squared
 from droprl.algorithms.protocol import Metrics
 from droprl.data.transitions import Batch, Spec
 from droprl.networks.actors import BehaviorPolicy
@@ -186,3 +187,47 @@ def calibration(score_model: AnyScoreModel, policy: BehaviorPolicy, z: Array, ba
         "score_r2": r_squared(errors, scores + errors, batch.has_target),
         "score_bias": -jnp.sum(batch.has_target * errors) / jnp.maximum(jnp.sum(batch.has_target), 1.0),
     }
+
+
+# --- is it working? Between what was seen in trainings that play well and in those that do not (docs/recipe.md) ---
+
+UNUSED_COST = 0.1  # how much worse cloning must be with another sub-task's z, as a share of its loss
+UNCALIBRATED = 0.5
+
+
+def wrong_embedding_check(metrics: dict[str, float], of: str, remedy: str) -> list[Check]:
+    """Does z steer the policy? By cloning with the z of another sub-task or step."""
+    right = measured(metrics, "probe_clone_loss")
+    cost = (measured(metrics, "probe_clone_loss_permuted") - right) / max(abs(right), 1e-12)
+    return judged(
+        "cost of a wrong embedding",
+        cost,
+        cost >= UNUSED_COST,
+        f"cloning is worse with another {of}'s z than with the right one: z steers the policy",
+        f"unused embedding: cloning is no worse with another {of}'s z than with the right one, so z does not steer the "
+        f"policy; {remedy}",
+    )
+
+
+def score_checks(metrics: dict[str, float], multiplier_max: float | None) -> list[Check]:
+    """Can f be trusted where adaptation asks it?"""
+    r2 = measured(metrics, "score_r2")
+    multiplier = measured(metrics, "multiplier") if multiplier_max else math.nan
+    return [
+        *judged(
+            "R² of scores against returns",
+            r2,
+            r2 >= UNCALIBRATED,
+            "f explains the returns that followed in the data",
+            "uncalibrated score: f explains little of the returns in the data, so what adaptation maximises is not "
+            "the return; train longer or raise td_steps",
+        ),
+        *judged(
+            "multiplier of the constraint",
+            multiplier,
+            multiplier < 0.999 * (multiplier_max or math.inf),
+            "the constraint holds: unseen embeddings do not out-score those of the data by more than the threshold",
+            "violated constraint: the multiplier sits at its cap, so unseen embeddings out-score those of the data; "
+            "ascend less far (trust_radius, ascent_steps) or raise multiplier_max",
+        ),
+    ]

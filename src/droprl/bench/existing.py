@@ -14,7 +14,6 @@ from droprl.files.settings import differences
 from droprl.train import Run
 
 SIZES = ("steps", "seeds", "episodes", "protocol")  # of a suite: one for all that its folder holds
-AT_MOST = {"n_policies"}  # settings that the data may lower
 
 
 def with_kept(bench: Bench) -> Bench:
@@ -80,17 +79,18 @@ def _other_settings(bench: Bench, task: str, method: Method, kept: Bench | None)
         run = Run(path).config
         found = {"steps": run.steps, "seeds": len(run.seeds)}
         odd = differences(found, {"steps": bench.suite.steps_of(method), "seeds": bench.suite.seeds})
-        return _differences(algorithm_to_dict(run.algorithm), asked) + odd
+        may_lower = run.algorithm.card.may_lower
+        return _differences(algorithm_to_dict(run.algorithm), asked, may_lower) + odd
     before = None if kept is None else next((m for m in kept.suite.methods if m.name == method.name), None)
     if kept is None or before is None or not has_results(bench, task, method):
         return []
     return differences(algorithm_to_dict(before.algorithm(kept.preset, kept.suite.name)), asked)
 
 
-def _differences(found: dict[str, Any], asked: dict[str, Any]) -> list[str]:
+def _differences(found: dict[str, Any], asked: dict[str, Any], may_lower: tuple[str, ...]) -> list[str]:
     """Settings that were left open are there as the data filled them in."""
     fixed = {name: value for name, value in asked.items() if value is not None}
-    for name in AT_MOST & set(fixed):
+    for name in set(may_lower) & set(fixed):
         fixed[name] = min(fixed[name], found[name])
     return differences({name: found.get(name) for name in fixed}, fixed)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 import tyro
 
@@ -17,6 +17,10 @@ from droprl.train import Run, default_out, fit
 
 A = TypeVar("A")
 Preset = Literal["paper", "small"]
+if TYPE_CHECKING:
+    Algo = str
+else:
+    Algo = Literal[tuple(ALGORITHMS)]
 
 
 @dataclass(frozen=True)
@@ -26,7 +30,7 @@ class Train(Generic[A]):
     source: Source
     """A D4RL .hdf5 file, an .npz file, a Minari id, several joined with +, or a folder of `drop data map`."""
     settings: A
-    algo: Literal["drop", "drop-cvae", "ddrop", "bc", "fbc", "rvs", "onestep", "dt", "coms"] = "drop"
+    algo: Algo = "drop"
     """Which algorithm; the options further down are its own."""
     preset: Preset = "paper"
     """paper: the paper's sizes. small: for CPUs."""

@@ -39,6 +39,7 @@ from droprl.train.run import Run
 from droprl.train.training import Interrupted
 
 Level = Literal["checkpoint", "embedding", "policy"]
+SHOWN = {"best_return": "best return", "last_return": "last return"}  # beside the algorithm's own metrics
 TUNE_AGAIN = "remove it and run the same `drop finetune` command again"
 
 
@@ -218,7 +219,8 @@ class _Tuning:
             ledger = Ledger(self.folder / f"seed-{seed}.jsonl", self.settings.budget, self._longest)
             rule = "" if self._algorithm.adaptation is None else f" {self._algorithm.adaptation.rule}"
             label = f"{self._algorithm.name}{rule}, {self.settings.level} level, seed {seed}"
-            progress = TrainProgress(label, ledger.spent, ledger.budget, self._show, "steps")
+            shown = {c.metric: c.short for c in self._algorithm.card.curves if c.short} | SHOWN
+            progress = TrainProgress(label, ledger.spent, ledger.budget, self._show, shown, "steps")
             with closing(self._make()) as env, progress as bar:
                 if ledger.played:
                     bar.say(f"resuming {self.folder} at step {ledger.spent:,} of seed {seed}'s budget")

@@ -27,7 +27,7 @@ from droprl.finetuning.ledger import Ledger, Played, played
 from droprl.finetuning.replay import replay
 from droprl.rollout import Trajectory
 from droprl.train.checkpoints import list_checkpoints, save_checkpoint
-from droprl.train.loop import updates
+from droprl.train.loop import means_of, updates
 
 ONLINE_SEED = 2_000_000  # environments' seeds for learning begin here
 SAVE_SECONDS = 60.0  # what a kill may cost of the updates
@@ -72,8 +72,9 @@ class OnlineTrainer:
             trajectories.append(trajectory)
             count = self._n_updates(trajectories) - begin
             table = replay(self._algorithm, self._prepared, trajectories, self._online_share)
-            state, sums = self._updates(state, jnp.uint32(seed), table, jnp.int32(start.step + begin), jnp.int32(count))
-            means = {name: float(value) / max(count, 1) for name, value in jax.device_get(sums).items()}
+            numbers = (jnp.int32(number) for number in (start.step + begin, count, start.step))
+            state, sums = self._updates(state, jnp.uint32(seed), table, *numbers)
+            means = {name: float(value) for name, value in means_of(jax.device_get(sums), max(count, 1)).items()}
             _refuse_nan(folder, len(trajectories), (means, state))
             on_episode(means | {"last_return": trajectory.episode_return})
             if time.monotonic() - last_save >= SAVE_SECONDS:

@@ -10,6 +10,7 @@ import numpy as np
 
 from droprl.adapt import RULES, AdaptivePolicy, InferenceRule, Inferred
 from droprl.algorithms import Algorithm
+from droprl.algorithms.curves import Curve
 from droprl.environments.mazes import CELL_OFFSET, MAZES, env_id
 from droprl.errors import DropError
 from droprl.evaluation import EVALUATION_SEED, Evaluation, load_evaluations
@@ -19,25 +20,6 @@ from droprl.policies.policy import Carry
 from droprl.report.contents import Chart, Diagnostic, EmbeddingWalk, Report, ScoreRow, Series, SubTaskReturns
 from droprl.rollout import EnvMaker, env_maker, rollout
 from droprl.train.run import Run
-
-CURVES = {
-    "clone_loss": ("Cloning loss", "−log β per action dimension"),
-    "kl": ("What the latent knows", "KL(φ ‖ prior) per action dimension, nats"),
-    "distillation_loss": ("Distillation loss", "half the squared error per action dimension"),
-    "td_loss": ("TD loss", "squared error, rewards scaled"),
-}
-DIAGNOSTIC_CURVES = {
-    "score_r2": ("Calibration of f", "R² against returns in the data"),
-    "score_rank_correlation": ("Ranking of the sub-tasks by f", "Spearman's ρ with returns"),
-    "gap": ("Gap of the constraint", "f(unseen z) − f(z of a sub-task)"),
-    "multiplier": ("Multiplier λ", "λ"),
-    "embedding_spread": ("Spread of the embeddings", "standard deviation of the z_n"),
-    "target_reaction": ("What the target changes", "action at it less at a poor one, in spreads of the data's"),
-    "improvement": ("Improvement on the behaviour, by Q", "Q(s, π(s)) − Q(s, β(s)), rewards scaled"),
-    "policy_kl": ("Divergence from the behaviour", "KL(π ‖ β) per action dimension, nats"),
-    "distillation_r2": ("The student against adaptation", "R² of its actions"),
-    "top_sub_task_share": ("States where f prefers the top sub-task", "share"),
-}
 
 
 def build_report(runs: Sequence[Run], command: str, notes: Sequence[str] = ()) -> Report:
@@ -65,10 +47,10 @@ def build_report(runs: Sequence[Run], command: str, notes: Sequence[str] = ()) -
         command=command,
         score_unit=evaluations[0].unit if evaluations else "return",
         table=[_row(e) for e in evaluations],
-        curves=[c for name, (title, unit) in CURVES.items() if (c := metric_chart(named, name, title, unit)).series],
+        curves=_charts(named, diagnosis=False),
         sub_tasks=next((sub_tasks_of(run, predicted) for run in (adaptive, *in_sub_tasks) if run is not None), None),
         diagnostics=next((found for run in runs if (found := _diagnostics(run))), []),
-        diagnostic_charts=_diagnostic_charts(named),
+        diagnostic_charts=_charts(named, diagnosis=True),
         walks=walks,
         facts=_facts(runs),
         notes=said,
@@ -94,11 +76,31 @@ def _row(evaluation: Evaluation) -> ScoreRow:
 # --- curves ---
 
 
-def metric_chart(runs: Sequence[tuple[str, Run]], metric: str, title: str, unit: str) -> Chart:
-    """A metric of the training logs; each run comes with the name that its line gets."""
-    series = [s for name, run in runs if (s := _series(run, metric, name)) is not None]
-    note = "Mean over seeds; the band spans them." if any(s.low is not None for s in series) else ""
-    return Chart(title, "updates", unit, series, note)
+def curves_of(runs: Sequence[tuple[str, Run]]) -> list[Curve]:
+    """What the runs' algorithms declare, each once: of one metric, the words of the first that has it."""
+    found: dict[str, Curve] = {}
+    for _, run in runs:
+        for curve in run.config.algorithm.card.curves:
+            found.setdefault(curve.metric, curve)
+    return list(found.values())
+
+
+def curve_chart(runs: Sequence[tuple[str, Run]], curve: Curve) -> Chart:
+    """The curve in the training logs of the runs whose algorithm declares it; a name stands for each run."""
+    own = [(name, run) for name, run in runs if any(c.metric == curve.metric for c in run.config.algorithm.card.curves)]
+    lines = [(metric, f"{name}, {of}" if of else name, run) for name, run in own for metric, of in _lines(curve)]
+    series = [s for metric, label, run in lines if (s := _series(run, metric, label)) is not None]
+    band = "Mean over seeds; the band spans them." if any(s.low is not None for s in series) else ""
+    return Chart(curve.title, "updates", curve.unit, series, curve.note or band)
+
+
+def _lines(curve: Curve) -> tuple[tuple[str, str], ...]:
+    return curve.lines or ((curve.metric, ""),)
+
+
+def _charts(runs: Sequence[tuple[str, Run]], diagnosis: bool) -> list[Chart]:
+    charts = [curve_chart(runs, curve) for curve in curves_of(runs) if curve.diagnosis == diagnosis]
+    return [chart for chart in charts if chart.series]
 
 
 def _series(run: Run, metric: str, label: str) -> Series | None:
@@ -113,19 +115,6 @@ def _series(run: Run, metric: str, label: str) -> Series | None:
         low=values.min(axis=1).tolist() if values.shape[1] > 1 else None,
         high=values.max(axis=1).tolist() if values.shape[1] > 1 else None,
     )
-
-
-def _diagnostic_charts(runs: Sequence[tuple[str, Run]]) -> list[Chart]:
-    pairs = [
-        s
-        for name, run in runs
-        for metric, z in (("probe_clone_loss", "right z"), ("probe_clone_loss_permuted", "permuted z"))
-        if _series(run, "probe_clone_loss_permuted", name) and (s := _series(run, metric, f"{name}, {z}"))
-    ]
-    note = "The distance between the lines is what z tells the policy."
-    charts = [Chart("Cloning with the right and with a permuted embedding", "updates", "cloning loss", pairs, note)]
-    charts += [metric_chart(runs, name, title, unit) for name, (title, unit) in DIAGNOSTIC_CURVES.items()]
-    return [chart for chart in charts if chart.series]
 
 
 # --- sub-tasks and diagnostics ---
@@ -155,16 +144,16 @@ def scores_at_start(policy: LoadedPolicy, n_starts: int = 8) -> list[float]:
 
 
 def _diagnostics(run: Run) -> list[Diagnostic]:
-    """The last diagnosis of the run, seed by seed."""
-    diagnosed = [e for e in run.metrics() if "probe_clone_loss" in e]
-    if not diagnosed:
-        return []
+    """The algorithm's own checks, seed by seed, of the last value of each metric in the log."""
+    latest: dict[str, Any] = {}
+    for entry in run.metrics():
+        latest |= entry
     algorithm: Algorithm = run.config.algorithm
     found = []
     for i, seed in enumerate(run.config.seeds):
         last = {
             name: float("nan") if value[i] is None else float(value[i])
-            for name, value in diagnosed[-1].items()
+            for name, value in latest.items()
             if isinstance(value, list)
         }
         suffix = f", seed {seed}" if len(run.config.seeds) > 1 else ""

@@ -19,7 +19,7 @@ import numpy as np
 from jax import Array
 
 from droprl.algorithms import Algorithm
-from droprl.algorithms.protocol import State
+from droprl.algorithms.protocol import Logged, State
 from droprl.compiler import on_accelerator
 from droprl.data.transitions import Prepared
 from droprl.train.loop import Loop, keys_of_update, over_seeds, updates_of_chunk
@@ -34,17 +34,17 @@ Batches = Any  # of all seeds and of the updates of a chunk: every leaf is (seed
 class DiskLoop(Loop):
     """`Loop` for a dataset on the disk."""
 
-    def __init__(self, algorithm: Algorithm, prepared: Prepared, seeds: Sequence[int]) -> None:
-        super().__init__(algorithm, prepared, seeds)
+    def __init__(self, algorithm: Algorithm, prepared: Prepared, seeds: Sequence[int], total: int) -> None:
+        super().__init__(algorithm, prepared, seeds, total)
         self.chunks = Chunks(algorithm, prepared, seeds)
         self._run_chunk = over_seeds(partial(updates_of_chunk, algorithm), n_stacked=3, donate=(0,))
 
-    def run(self, states: State, first: int, count: int) -> tuple[State, dict[str, np.ndarray]]:
+    def run(self, states: State, first: int, count: int) -> tuple[State, Logged]:
         size, end, sums = self.chunks.size, first + count, None
         while first < end:
             number = first // size
             now = min(end, (number + 1) * size) - first
-            arguments = jnp.int32(number * size), jnp.int32(first), jnp.int32(now)
+            arguments = jnp.int32(number * size), jnp.int32(first), jnp.int32(now), self._total
             states, new = self._run_chunk(states, self._seeds, self.chunks.get(number), *arguments)
             jax.block_until_ready(sums)  # of the chunk before: this one follows at once, and no more are on the device
             sums = new if sums is None else jax.tree.map(jnp.add, sums, new)

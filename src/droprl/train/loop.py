@@ -18,7 +18,7 @@ import numpy as np
 from jax import Array
 
 from droprl.algorithms import Algorithm
-from droprl.algorithms.protocol import Metrics, State
+from droprl.algorithms.protocol import Clock, Logged, Sometimes, State
 from droprl.compiler import TRAINING, on_accelerator, on_gpu
 from droprl.data.transitions import Prepared, Sampler, Spec
 
@@ -27,13 +27,13 @@ AHEAD = 32  # updates whose batches are drawn at once
 
 
 @partial(jax.jit, static_argnums=(0, 1))  # one program, traced once and kept in the cache of compiled ones
-def init_seed(algorithm: Algorithm, spec: Spec, seed: Array) -> State:
-    return algorithm.init(_stream(seed, INIT), spec)
+def init_seed(algorithm: Algorithm, spec: Spec, seed: Array, total: Array) -> State:
+    return algorithm.init(_stream(seed, INIT), spec, Clock.at(0, total))
 
 
 @partial(jax.jit, static_argnums=0, inline=True)  # traced once, though loops ask for its shapes first
-def update(algorithm: Algorithm, state: State, batch: Any, key: Array) -> tuple[State, Metrics]:
-    return algorithm.update(state, batch, key)
+def update(algorithm: Algorithm, state: State, batch: Any, key: Array, clock: Clock) -> tuple[State, Logged]:
+    return algorithm.update(state, batch, key, clock)
 
 
 def keys_of_update(seed: Array, i: Array) -> tuple[Array, Array]:
@@ -47,9 +47,9 @@ def _stream(seed: Array, number: int) -> Array:
 
 
 def updates(
-    algorithm: Algorithm, state: State, seed: Array, transitions: Sampler, first: Array, count: Array
-) -> tuple[State, Metrics]:
-    """`count` updates of one seed from number `first` on, and the sums of their metrics.
+    algorithm: Algorithm, state: State, seed: Array, transitions: Sampler, first: Array, count: Array, total: Array
+) -> tuple[State, Logged]:
+    """`count` updates of one seed from number `first` on, of `total` in the run, and the sums of their metrics.
 
     Batches are drawn for `AHEAD` updates at once: a few long look-ups in place of many short ones.
     """
@@ -57,42 +57,64 @@ def updates(
     def sample(i: Array) -> Any:
         return transitions.sample(keys_of_update(seed, i)[0], algorithm.batch_size)
 
-    def chunk(number: Array, carry: tuple[State, Metrics]) -> tuple[State, Metrics]:
+    def chunk(number: Array, carry: tuple[State, Logged]) -> tuple[State, Logged]:
         begin = number * AHEAD
         batches = jax.vmap(sample)(begin + jnp.arange(AHEAD, dtype=jnp.int32))
         now = jnp.maximum(first, begin)
         state, metrics = updates_of_chunk(
-            algorithm, carry[0], seed, batches, begin, now, jnp.minimum(first + count, begin + AHEAD) - now
+            algorithm, carry[0], seed, batches, begin, now, jnp.minimum(first + count, begin + AHEAD) - now, total
         )
         return state, jax.tree.map(jnp.add, carry[1], metrics)
 
-    zeros = _no_metrics(lambda: update(algorithm, state, sample(first), keys_of_update(seed, first)[1])[1])
+    zeros = _no_metrics(
+        lambda: update(algorithm, state, sample(first), keys_of_update(seed, first)[1], Clock(first, total))[1]
+    )
     # Loops over traced counts, not scans of a fixed length: any number of updates runs the one compiled program.
     last = first + count + AHEAD - 1
-    trained: tuple[State, Metrics] = jax.lax.fori_loop(first // AHEAD, last // AHEAD, chunk, (state, zeros))
+    trained: tuple[State, Logged] = jax.lax.fori_loop(first // AHEAD, last // AHEAD, chunk, (state, zeros))
     return trained
 
 
 def updates_of_chunk(
-    algorithm: Algorithm, state: State, seed: Array, batches: Any, begin: Array, first: Array, count: Array
-) -> tuple[State, Metrics]:
+    algorithm: Algorithm,
+    state: State,
+    seed: Array,
+    batches: Any,
+    begin: Array,
+    first: Array,
+    count: Array,
+    total: Array,
+) -> tuple[State, Logged]:
     """The same by batches that are there: those of the updates from `begin` on, along every leaf's first axis."""
 
-    def one(i: Array, state: State) -> tuple[State, Metrics]:
+    def one(i: Array, state: State) -> tuple[State, Logged]:
         batch = jax.tree.map(lambda leaf: leaf[i - begin], batches)
-        return update(algorithm, state, batch, keys_of_update(seed, i)[1])
+        return update(algorithm, state, batch, keys_of_update(seed, i)[1], Clock(i, total))
 
-    def step(i: Array, carry: tuple[State, Metrics]) -> tuple[State, Metrics]:
+    def step(i: Array, carry: tuple[State, Logged]) -> tuple[State, Logged]:
         state, metrics = one(i, carry[0])
         return state, jax.tree.map(jnp.add, carry[1], metrics)
 
     zeros = _no_metrics(lambda: one(first, state)[1])
-    trained: tuple[State, Metrics] = jax.lax.fori_loop(first, first + count, step, (state, zeros))
+    trained: tuple[State, Logged] = jax.lax.fori_loop(first, first + count, step, (state, zeros))
     return trained
 
 
-def _no_metrics(metrics: Callable[[], Metrics]) -> Metrics:
+def _no_metrics(metrics: Callable[[], Logged]) -> Logged:
     return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(metrics))
+
+
+def means_of(sums: Logged, count: int) -> dict[str, np.ndarray]:
+    """The mean of each metric over so many updates; of one that some updates lack, over those that had it.
+
+    A metric that no update had is left out.
+    """
+    means = {}
+    for name, total in sums.items():
+        value, measured = total if isinstance(total, Sometimes) else (total, np.full(np.shape(total), count))
+        if np.all(np.asarray(measured) > 0):
+            means[name] = np.asarray(value) / measured
+    return means
 
 
 def over_seeds(function: Callable[..., Any], n_stacked: int, donate: tuple[int, ...] = ()) -> Callable[..., Any]:
@@ -129,8 +151,9 @@ def _unstack(tree: Any) -> list[Any]:
 class Loop:
     """Compiled training of one algorithm on one dataset for a fixed list of seeds."""
 
-    def __init__(self, algorithm: Algorithm, prepared: Prepared, seeds: Sequence[int]) -> None:
-        self.algorithm = algorithm
+    def __init__(self, algorithm: Algorithm, prepared: Prepared, seeds: Sequence[int], total: int) -> None:
+        """`total` updates are all that the run asks for; `run` makes some of them."""
+        self.algorithm, self._total = algorithm, jnp.int32(total)
         self._seeds = jnp.asarray(seeds, jnp.uint32)
         self._spec = prepared.spec
         self._transitions, self._probe = prepared.transitions, prepared.probe
@@ -139,15 +162,16 @@ class Loop:
 
     def init(self) -> State:
         """The untrained states, stacked over seeds."""
-        return _stack([init_seed(self.algorithm, self._spec, seed) for seed in self._seeds])
+        return _stack([init_seed(self.algorithm, self._spec, seed, self._total) for seed in self._seeds])
 
     def shapes(self) -> State:
         """Like `init`, but shapes alone: the skeleton into which a checkpoint is read."""
         return jax.eval_shape(self.init)
 
-    def run(self, states: State, first: int, count: int) -> tuple[State, dict[str, np.ndarray]]:
+    def run(self, states: State, first: int, count: int) -> tuple[State, Logged]:
         """`count` updates from number `first` on; consumes `states`. Metrics are sums over them, a value a seed."""
-        states, sums = self._run(states, self._seeds, self._transitions, jnp.int32(first), jnp.int32(count))
+        numbers = jnp.int32(first), jnp.int32(count), self._total
+        states, sums = self._run(states, self._seeds, self._transitions, *numbers)
         return states, jax.device_get(sums)
 
     def diagnose(self, states: State) -> dict[str, np.ndarray]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from droprl.data.scaling import Scaling
@@ -148,7 +149,7 @@ class Run:
             raise DropError(f"{self.path}: has no seed {seed}: it trained seeds {list(self.config.seeds)}")
         algorithm, spec = self.config.algorithm, self.spec()
         seeds = np.asarray(self.config.seeds, np.uint32)
-        skeleton = jax.eval_shape(jax.vmap(lambda s: init_seed(algorithm, spec, s)), seeds)
+        skeleton = jax.eval_shape(jax.vmap(lambda s: init_seed(algorithm, spec, s, jnp.int32(1))), seeds)
         states = (checkpoint or self.checkpoint()).load(skeleton)
         return jax.tree.map(lambda leaf: leaf[self.config.seeds.index(seed)], states)
 

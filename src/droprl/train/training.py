@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from droprl.algorithms import ALGORITHMS, Algorithm
-from droprl.algorithms.protocol import State
+from droprl.algorithms.protocol import Logged, State
 from droprl.algorithms.saved import algorithm_from_dict, algorithm_to_dict
 from droprl.data import Dataset, load_dataset
 from droprl.data.support import fit_support
@@ -27,7 +27,7 @@ from droprl.progress import TrainProgress
 from droprl.train.checkpoints import save_checkpoint
 from droprl.train.config import RunConfig, data_config
 from droprl.train.disk_loop import DiskLoop
-from droprl.train.loop import Loop, init_seed
+from droprl.train.loop import Loop, init_seed, means_of
 from droprl.train.run import MetricsLog, Run, open_run
 
 CALL_SECONDS = 1.0  # how long one call to the device should last: progress and Ctrl-C answer at this pace
@@ -81,12 +81,12 @@ def fit(
             run.keep_support(fit_support(dataset, prepared.scaling))
         remove_partial(run.checkpoint_folder)
         if not run.finished:
-            _train(run, make_loop(resolved, prepared, config.seeds, dataset), progress)
+            _train(run, make_loop(config, prepared, dataset), progress)
     return run
 
 
-def make_loop(algorithm: Algorithm, prepared: Prepared, seeds: Sequence[int], dataset: Dataset) -> Loop:
-    return (DiskLoop if dataset.on_disk else Loop)(algorithm, prepared, seeds)
+def make_loop(config: RunConfig, prepared: Prepared, dataset: Dataset) -> Loop:
+    return (DiskLoop if dataset.on_disk else Loop)(config.algorithm, prepared, config.seeds, config.steps)
 
 
 def default_out(dataset: Dataset, algorithm: Algorithm) -> Path:
@@ -107,7 +107,7 @@ def _prepared(dataset: Dataset, algorithm: Algorithm | str) -> tuple[Algorithm, 
         resolved = chosen.resolve(dataset)
         prepared = resolved.prepare(dataset)
         # Shapes alone, nothing is computed: sizes that fit no network show here.
-        state = jax.eval_shape(lambda: init_seed(resolved, prepared.spec, jnp.uint32(0)))
+        state = jax.eval_shape(lambda: init_seed(resolved, prepared.spec, jnp.uint32(0), jnp.int32(1)))
         jax.eval_shape(resolved.diagnose, state, prepared.probe)
     except (ValueError, TypeError, ZeroDivisionError) as error:
         raise DropError(f"algorithm {chosen.name}: {' '.join(str(error).split())}: change its settings") from error
@@ -131,24 +131,25 @@ def _train(run: Run, loop: Loop, show: bool) -> None:
     log = MetricsLog(run.path / "metrics.jsonl", step)
     label = f"{config.algorithm.name} × {len(config.seeds)} seed{'s' if len(config.seeds) > 1 else ''}"
     warned: set[tuple[int, str]] = set()
-    with TrainProgress(label, step, config.steps, show) as progress, _interruptible() as interrupted:
+    shown = {curve.metric: curve.short for curve in config.algorithm.card.curves if curve.short}
+    with TrainProgress(label, step, config.steps, show, shown) as progress, _interruptible() as interrupted:
         if step:
             progress.say(f"resuming {run.path} at update {step:,}")
         pace = _Pace()
         while step < config.steps and not interrupted():
             boundary = min(_next(step, config.log_every), _next(step, config.checkpoint_every), config.steps)
-            sums: dict[str, np.ndarray] = {}
+            sums: Logged = {}
             first = step
             while step < boundary and not interrupted():
                 count = min(boundary - step, pace.count)
                 with pace.timed(count):
                     states, new = loop.run(states, step, count)
-                sums = {name: sums.get(name, 0.0) + value for name, value in new.items()}
+                sums = jax.tree.map(np.add, sums, new) if sums else new
                 step += count
                 progress.update(step)
             if step == first:  # stopped before the first update: the checkpoint it started from stands
                 break
-            means = {name: value / (step - first) for name, value in sums.items()}
+            means = means_of(sums, step - first)
             _refuse_nan(run, config.seeds, step, means)
             at_checkpoint = step % config.checkpoint_every == 0 or step == config.steps
             if at_checkpoint:

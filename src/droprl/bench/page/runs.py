@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from droprl.algorithms.curves import Curve
 from droprl.bench.page.contents import Cost, Entry, Predictions
 from droprl.bench.results import Bench
 from droprl.bench.suite import Method
@@ -20,7 +21,7 @@ from droprl.evaluation.statistics import Estimate
 from droprl.files.seals import read_json, read_sealed
 from droprl.files.storage import write_bytes
 from droprl.loaded import policy_of_run
-from droprl.report.build import CURVES, DIAGNOSTIC_CURVES, metric_chart, scores_at_start, sub_tasks_of, walks_of
+from droprl.report.build import curve_chart, curves_of, scores_at_start, sub_tasks_of, walks_of
 from droprl.report.contents import Chart, EmbeddingWalk, SubTaskReturns
 from droprl.report.svg import nullable
 from droprl.train import Run
@@ -38,18 +39,20 @@ def _run(bench: Bench, task: str, method: Method) -> Run | None:
 def training_charts(bench: Bench) -> tuple[list[Chart], list[Chart]]:
     """A chart a task of what all methods log alike, and those of all other metrics."""
     runs = {t: [(m.name, r) for m in bench.suite.methods if (r := _run(bench, t, m))] for t in bench.suite.tasks}
-    first, *others = (CURVES | DIAGNOSTIC_CURVES).items()
+    declared = [curve for curve in curves_of([pair for of in runs.values() for pair in of]) if not curve.lines]
     places = {method.name: i for i, method in enumerate(bench.suite.methods)}
 
-    def charts(metric: str, title: str, unit: str) -> list[Chart]:
+    def charts(curve: Curve) -> list[Chart]:
         drawn = []
         for task, of in runs.items():
-            chart = metric_chart(of, metric, f"{task}: {title[0].lower()}{title[1:]}", unit)
+            chart = curve_chart(of, curve)
             series = [replace(s, look=(places[s.label], 0)) for s in chart.series]
-            drawn += [replace(chart, series=series, panel=(title, task))] if series else []
+            title = f"{task}: {curve.title[0].lower()}{curve.title[1:]}"
+            drawn += [replace(chart, title=title, series=series, panel=(curve.title, task))] if series else []
         return drawn
 
-    return charts(first[0], *first[1]), [chart for name, words in others for chart in charts(name, *words)]
+    drawn = [charts(curve) for curve in sorted(declared, key=lambda curve: curve.diagnosis)]
+    return drawn[0] if drawn else [], [chart for of in drawn[1:] for chart in of]
 
 
 # --- an episode ---
