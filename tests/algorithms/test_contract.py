@@ -9,6 +9,7 @@ import os
 import signal
 import types
 import typing
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from droprl.algorithms.saved import algorithm_from_dict, algorithm_to_dict
 from droprl.cli.train import Train
 from droprl.data import Dataset, load_dataset
 from droprl.errors import DropError
+from droprl.loaded import _skeleton
 from droprl.train import Interrupted, Run, fit
 from droprl.train.loop import Loop
 
@@ -95,11 +97,7 @@ def actions(path: Path, **options: Any) -> list[str]:
 
 @every_algorithm
 def test_training_lowers_the_loss(trained: Trained, name: str) -> None:
-    log = trained.runs[name].metrics()
-    losses = [metric for metric in log[0] if metric.endswith("loss") and not metric.startswith("probe")]
-    if trained.runs[name].spec().n_sub_tasks == 1:
-        # Here only a sub-task tells the episode, and with it the return: without one there is no score to learn.
-        losses = [loss for loss in losses if loss != "td_loss"]
+    log, losses = trained.runs[name].metrics(), ALGORITHMS[name].card.falls
     assert losses
     for seed in range(len(SEEDS)):
         total = [sum(entry[loss][seed] for loss in losses) for entry in log]
@@ -203,13 +201,55 @@ def test_actions_stay_inside_their_bounds(trained: Trained, name: str) -> None:
     for action in (*acted, single):
         assert (np.asarray(ACTION_LOW, np.float32) <= action).all()
         assert (action <= np.asarray(ACTION_HIGH, np.float32)).all()
-    data = learnable_dataset()
-    learned = []
+
+
+@every_algorithm
+def test_what_clones_acts_like_the_data(trained: Trained, name: str) -> None:
+    if not ALGORITHMS[name].card.clones:
+        pytest.skip(f"{name} does not clone")
+    policy, data, learned = load_policy(trained.policies[name]), learnable_dataset(), []
     for observations in np.split(data.observations, 60):
         policy.reset()
         learned.append(policy.act(observations))
     off = np.abs(np.concatenate(learned) - data.actions).mean(axis=0) / (np.array(ACTION_HIGH) - ACTION_LOW)
     assert (off < 0.2).all()
+
+
+@every_algorithm
+def test_every_curve_that_it_declares_is_in_the_log(trained: Trained, name: str) -> None:
+    logged = {metric for entry in trained.runs[name].metrics() for metric in entry}
+    for curve in ALGORITHMS[name].card.curves:
+        assert {curve.metric, *(metric for metric, _ in curve.lines)} <= logged
+    assert set(ALGORITHMS[name].card.falls) <= logged
+
+
+@every_algorithm
+def test_its_checks_judge_what_it_logs(trained: Trained, name: str) -> None:
+    """Whatever is measured is judged by number and in words; what is missing is not judged."""
+    run = trained.runs[name]
+    latest: dict[str, Any] = {}
+    for entry in run.metrics():
+        latest |= entry
+    values = {metric: value[0] for metric, value in latest.items() if isinstance(value, list) and value[0] is not None}
+    for check in run.config.algorithm.checks(values):
+        assert np.isfinite(check.value)
+        assert check.name
+        assert check.meaning
+    assert run.config.algorithm.checks({}) == []
+
+
+@every_algorithm
+def test_a_file_cannot_ask_for_millions_of_layers(dataset: Dataset, name: str) -> None:
+    """Sizes cost nothing until arrays are made, but layers are made one by one."""
+    algorithm: Any = tiny(name)
+    spec = algorithm.resolve(dataset).prepare(dataset).spec
+    for field in dataclasses.fields(algorithm):
+        value = getattr(algorithm, field.name)
+        if isinstance(value, int | tuple) and not isinstance(value, bool):
+            huge = (10**9,) * len(value) if isinstance(value, tuple) else 10**9
+            with suppress(DropError, ValueError, OverflowError):
+                asked = dataclasses.replace(algorithm, **{field.name: huge}).resolve(dataset)
+                _skeleton(asked, spec, 0)  # shapes alone: this comes to an end
 
 
 @every_algorithm

@@ -220,7 +220,7 @@ def test_heads_that_do_not_divide_the_width_are_refused_before_anything_is_writt
 
 def test_unresolved_settings_are_named() -> None:
     assert "return_scale is open" in refusal(OPEN.prepare, dataset())
-    assert "longest_episode is open" in refusal(OPEN.init, jax.random.key(0), SPEC)
+    assert "longest_episode is open" in refusal(OPEN.init, jax.random.key(0), SPEC, Clock.at(0, 1))
     assert "return_scale is open" in refusal(OPEN.policy, DTState(drawn(), ()))
 
 

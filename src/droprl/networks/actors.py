@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import math
+from typing import Literal, Protocol
 
 import equinox as eqx
 import jax
@@ -14,6 +15,7 @@ from droprl.networks.perceptrons import LOG_STD_RANGE, MLP
 
 PolicyHead = Literal["deterministic", "gaussian"]
 Conditioning = Literal["bilinear", "concatenate"]
+BORDER = 1e-5  # how far inside (-1, 1) a logged action is moved before its density under tanh is asked for
 
 
 class BehaviorPolicy(eqx.Module):
@@ -85,3 +87,125 @@ class BehaviorPolicy(eqx.Module):
 def clone_error(action: Array, mean: Array, log_std: Array) -> Array:
     """The same by what a policy's `distribution` says, for those who also want its mean."""
     return jnp.mean(0.5 * ((action - mean) * jnp.exp(-log_std)) ** 2 + log_std)
+
+
+# --- actors without an embedding: they map a state to an action in [-1, 1] ---
+
+
+class Actor(Protocol):
+    """What a policy asks of an actor, and what losses ask."""
+
+    def mode(self, observation: Array) -> Array:
+        """The action it plays when it does not draw."""
+        ...
+
+    def sample(self, observation: Array, key: Array) -> Array:
+        """An action drawn from its distribution, inside its bounds."""
+        ...
+
+
+class DeterministicActor(eqx.Module):
+    """π(s) = tanh(network(s))."""
+
+    network: MLP
+
+    def __init__(self, observation_size: int, action_size: int, hidden: tuple[int, ...], key: Array) -> None:
+        self.network = MLP(observation_size, hidden, action_size, key)
+
+    def mode(self, observation: Array) -> Array:
+        return jnp.tanh(self.network(observation))
+
+    def sample(self, observation: Array, key: Array) -> Array:
+        return self.mode(observation)
+
+
+class GaussianActor(eqx.Module):
+    """A Gaussian around tanh(network(s)) with one standard deviation for all states; samples are clipped to [-1, 1]."""
+
+    network: MLP
+    log_std: Array  # (action_size,) learned, and clipped where it is used
+
+    def __init__(
+        self, observation_size: int, action_size: int, hidden: tuple[int, ...], key: Array, orthogonal: bool = False
+    ) -> None:
+        self.network = MLP(observation_size, hidden, action_size, key, orthogonal=orthogonal)
+        self.log_std = jnp.zeros(action_size)
+
+    def mode(self, observation: Array) -> Array:
+        return jnp.tanh(self.network(observation))
+
+    def sample(self, observation: Array, key: Array) -> Array:
+        noise = jax.random.normal(key, self.log_std.shape)
+        return jnp.clip(self.mode(observation) + jnp.exp(self._log_std()) * noise, -1.0, 1.0)
+
+    def log_probability(self, observation: Array, action: Array) -> Array:
+        """log π(a|s) of the Gaussian before it is clipped, the sum over the action's dimensions."""
+        return normal_log_probability(action, self.mode(observation), self._log_std())
+
+    def _log_std(self) -> Array:
+        return jnp.clip(self.log_std, *LOG_STD_RANGE)
+
+
+class TanhGaussianActor(eqx.Module):
+    """a = tanh(u) with u from a Gaussian whose mean and standard deviation follow from the state."""
+
+    network: MLP
+    log_std_range: tuple[float, float] = eqx.field(static=True)
+
+    def __init__(
+        self,
+        observation_size: int,
+        action_size: int,
+        hidden: tuple[int, ...],
+        key: Array,
+        log_std_range: tuple[float, float] = LOG_STD_RANGE,
+    ) -> None:
+        self.network = MLP(observation_size, hidden, 2 * action_size, key)
+        self.log_std_range = log_std_range
+
+    def distribution(self, observation: Array) -> tuple[Array, Array]:
+        """Mean and logarithm of the standard deviation of u."""
+        mean, log_std = jnp.split(self.network(observation), 2)
+        return mean, jnp.clip(log_std, *self.log_std_range)
+
+    def mode(self, observation: Array) -> Array:
+        """tanh of the mean of u."""
+        return jnp.tanh(self.distribution(observation)[0])
+
+    def sample(self, observation: Array, key: Array) -> Array:
+        return self.sample_with_log_probability(observation, key)[0]
+
+    def sample_with_log_probability(self, observation: Array, key: Array) -> tuple[Array, Array]:
+        """An action and log π(a|s), the sum over its dimensions, without a detour over the inverse of tanh."""
+        mean, log_std = self.distribution(observation)
+        u = mean + jnp.exp(log_std) * jax.random.normal(key, mean.shape)
+        return jnp.tanh(u), normal_log_probability(u, mean, log_std) - _log_slope_of_tanh(u)
+
+    def log_probability(self, observation: Array, action: Array) -> Array:
+        """log π(a|s), the sum over the dimensions. At ±1 it is infinite, so actions are moved inside by `BORDER`."""
+        u = jnp.arctanh(jnp.clip(action, -1.0 + BORDER, 1.0 - BORDER))
+        return normal_log_probability(u, *self.distribution(observation)) - _log_slope_of_tanh(u)
+
+
+class LatentDecoder(eqx.Module):
+    """The decoder of a conditional VAE: the action tanh(network(s, z)) that a latent z stands for."""
+
+    network: MLP
+
+    def __init__(
+        self, observation_size: int, action_size: int, latent_size: int, hidden: tuple[int, ...], key: Array
+    ) -> None:
+        self.network = MLP(observation_size + latent_size, hidden, action_size, key)
+
+    def __call__(self, observation: Array, z: Array) -> Array:
+        return jnp.tanh(self.network(jnp.concatenate([observation, z])))
+
+
+def normal_log_probability(x: Array, mean: Array, log_std: Array) -> Array:
+    """log N(x; mean, std²) with independent dimensions: their sum."""
+    return jnp.sum(-0.5 * ((x - mean) * jnp.exp(-log_std)) ** 2 - log_std - 0.5 * math.log(2 * math.pi))
+
+
+def _log_slope_of_tanh(u: Array) -> Array:
+    """Σ log(1 − tanh(u)²), in a form that does not round to log 0."""
+    return jnp.sum(2.0 * (math.log(2.0) - u - jax.nn.softplus(-2.0 * u)))

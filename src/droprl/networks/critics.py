@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -10,6 +13,8 @@ from jax import Array
 from droprl.networks.actors import BehaviorPolicy
 from droprl.networks.layers import bias, times, times_few
 from droprl.networks.perceptrons import MLP
+
+Member = TypeVar("Member", bound=Callable[..., Array])
 
 
 class ScoreModel(eqx.Module):
@@ -85,3 +90,61 @@ def score_of_behavior(
 ) -> Array:
     """f(s, β(s, z), z): how good it is, by the score model, to behave as z from here on."""
     return score_model.shared(observation, behavior_policy.mode(encoded, z), z)
+
+
+# --- critics without an embedding ---
+
+
+class Critic(eqx.Module):
+    """Q(s, a)."""
+
+    network: MLP
+
+    def __init__(
+        self,
+        observation_size: int,
+        action_size: int,
+        hidden: tuple[int, ...],
+        key: Array,
+        layer_norm: bool = False,
+        orthogonal: bool = False,
+    ) -> None:
+        self.network = MLP(observation_size + action_size, hidden, 1, key, layer_norm, orthogonal)
+
+    def __call__(self, observation: Array, action: Array) -> Array:
+        return self.network(jnp.concatenate([observation, action]))[0]
+
+
+class Value(eqx.Module):
+    """V(s)."""
+
+    network: MLP
+
+    def __init__(
+        self,
+        observation_size: int,
+        hidden: tuple[int, ...],
+        key: Array,
+        layer_norm: bool = False,
+        orthogonal: bool = False,
+    ) -> None:
+        self.network = MLP(observation_size, hidden, 1, key, layer_norm, orthogonal)
+
+    def __call__(self, observation: Array) -> Array:
+        return self.network(observation)[0]
+
+
+class Ensemble(eqx.Module, Generic[Member]):
+    """Networks of one shape side by side, each with weights of its own; a call gives (members, …)."""
+
+    members: Member  # every array has the member as its first axis
+
+    def __init__(self, make: Callable[[Array], Member], n: int, key: Array) -> None:
+        self.members = jax.vmap(make)(jax.random.split(key, n))
+
+    def __call__(self, *inputs: Array) -> Array:
+
+        def of_one(member: Member) -> Array:
+            return member(*inputs)
+
+        return jax.vmap(of_one)(self.members)

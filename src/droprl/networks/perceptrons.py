@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 from jax import Array
 
 from droprl.networks.layers import EPS, activated, bias, product
@@ -25,11 +28,14 @@ class MLP(eqx.Module):
         out_size: int | None,
         key: Array,
         layer_norm: bool = False,
+        orthogonal: bool = False,
     ) -> None:
-        """`out_size=None` makes an encoder, whose last hidden layer is its output."""
+        """`out_size=None` makes an encoder, whose last hidden layer is its output. Weights begin uniform in ±1/√inputs
+        as in PyTorch, or orthogonal times √2 with biases of zero as in jaxrl."""
         sizes = (in_size, *hidden, *(() if out_size is None else (out_size,)))
         keys = jax.random.split(key, len(sizes) - 1)
-        self.layers = tuple(eqx.nn.Linear(a, b, key=k) for a, b, k in zip(sizes[:-1], sizes[1:], keys, strict=True))
+        make = _orthogonal if orthogonal else _uniform
+        self.layers = tuple(make(a, b, k) for a, b, k in zip(sizes[:-1], sizes[1:], keys, strict=True))
         self.norms = tuple(eqx.nn.LayerNorm(size, eps=EPS) for size in hidden) if layer_norm else ()
         self.final_activation = out_size is None
 
@@ -50,3 +56,13 @@ class MLP(eqx.Module):
             elif shift is not None:
                 x = x + shift
         return x
+
+
+def _uniform(in_size: int, out_size: int, key: Array) -> eqx.nn.Linear:
+    return eqx.nn.Linear(in_size, out_size, key=key)
+
+
+def _orthogonal(in_size: int, out_size: int, key: Array) -> eqx.nn.Linear:
+    layer = eqx.nn.Linear(in_size, out_size, key=key)
+    weight = jax.nn.initializers.orthogonal(math.sqrt(2))(key, (out_size, in_size))
+    return eqx.tree_at(lambda made: (made.weight, made.bias), layer, (weight, jnp.zeros(out_size)))
