@@ -16,7 +16,7 @@ import numpy as np
 import optax
 from jax import Array
 
-from droprl.adapt import Adaptation, AdaptivePolicy
+from droprl.adapt import Adaptation
 from droprl.adapt.inference import embedding_box
 from droprl.algorithms.averaging import averaged
 from droprl.algorithms.curves import CALIBRATION, CLONE_LOSS, GAP, MULTIPLIER, SPREAD, TD_LOSS, WRONG_EMBEDDING, Curve
@@ -42,6 +42,7 @@ from droprl.errors import DropError, SettingError, require
 from droprl.networks.actors import BehaviorPolicy, Conditioning, PolicyHead
 from droprl.networks.critics import AnyScoreModel
 from droprl.networks.embeddings import LatentEncoder
+from droprl.policies import AdaptivePolicy
 
 EMPTY_LATENT = 0.1  # nats that a latent knows of its step, below which it knows nothing
 KL = Curve("kl", "What the latent knows", "KL(φ ‖ prior) per action dimension, nats")

@@ -73,10 +73,9 @@ class DDROP(DROP):
 
     def teacher_actions(self, teacher: DropState, observations: Array) -> Array:
         """β(s, z*(s)), by the averaged networks."""
-        adaptive = self.adaptive_policy(teacher, self.outer)
-        z = jax.vmap(adaptive.infer)(observations).z
-        encoded = jax.vmap(adaptive.behavior_policy.encode)(observations)
-        return jax.lax.stop_gradient(jax.vmap(adaptive.behavior_policy.mode)(encoded, z))
+        search = self.search(teacher, self.outer)
+        z = jax.vmap(search.infer)(observations).z
+        return jax.lax.stop_gradient(jax.vmap(search.action)(observations, z))
 
     def distillation_loss(self, student: BehaviorPolicy, observations: Array, actions: Array) -> Array:
         """Half the squared error of π(s) per action dimension, the mean over states."""

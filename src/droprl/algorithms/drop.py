@@ -18,7 +18,7 @@ import numpy as np
 import optax
 from jax import Array
 
-from droprl.adapt import Adaptation, AdaptivePolicy
+from droprl.adapt import Adaptation, Search
 from droprl.adapt.inference import embedding_box
 from droprl.algorithms.averaging import averaged
 from droprl.algorithms.curves import (
@@ -53,9 +53,10 @@ from droprl.data.tasks import equal_sub_tasks, paper_sub_tasks
 from droprl.data.transitions import Batch, Prepared, Probe, Spec, prepare
 from droprl.errors import DropError, SettingError, require
 from droprl.networks.actors import BehaviorPolicy, Conditioning, PolicyHead, clone_error
-from droprl.networks.critics import AnyScoreModel, score_of_behavior
+from droprl.networks.critics import AnyScoreModel
 from droprl.networks.embeddings import EmbeddingSpace, TaskEmbedding
 from droprl.networks.layers import Precision, for_training, look_up
+from droprl.policies import AdaptivePolicy
 
 # Between what was seen in trainings that play well and in those that do not (docs/recipe.md, "What to watch").
 COLLAPSED_SPREAD = 0.2
@@ -252,12 +253,16 @@ class DROP:
         )
 
     def policy(self, state: DropState) -> AdaptivePolicy:
-        return self.adaptive_policy(state, self.adaptation)
-
-    def adaptive_policy(self, state: DropState, adaptation: Adaptation) -> AdaptivePolicy:
         networks = state.averaged
         table = networks.embedding.table()
-        return AdaptivePolicy(networks.behavior_policy, networks.score_model, table, adaptation, self.sample_actions)
+        return AdaptivePolicy(
+            networks.behavior_policy, networks.score_model, table, self.adaptation, self.sample_actions
+        )
+
+    def search(self, state: DropState, adaptation: Adaptation) -> Search:
+        """The search among the z_n with the averaged networks."""
+        networks = state.averaged
+        return Search(networks.behavior_policy, networks.score_model, networks.embedding.table(), adaptation)
 
     # --- losses ---
 
@@ -313,12 +318,9 @@ class DROP:
         clone = jax.vmap(policy.clone_loss)
         other_z = jnp.roll(table, max(1, len(table) // 2), axis=0)[batch.sub_task]
 
-        def scores_of_sub_tasks(observation: Array) -> Array:
-            encoded = policy.encode(observation)
-            return jax.vmap(lambda z: score_of_behavior(score_model, policy, observation, encoded, z))(table)
-
-        at_start = jnp.mean(jax.vmap(scores_of_sub_tasks)(probe.starts), axis=0)
-        favourites = jnp.argmax(jax.vmap(scores_of_sub_tasks)(batch.observation[:64]), axis=1)
+        search = self.search(state, Adaptation())  # for its scores alone
+        at_start = jnp.mean(jax.vmap(search.scores)(probe.starts), axis=0)
+        favourites = jnp.argmax(jax.vmap(search.scores)(batch.observation[:64]), axis=1)
         # A single sub-task has no other to be told from: what compares them is undefined, not bad.
         of_several = jnp.where(len(table) > 1, 1.0, jnp.nan)
         return {

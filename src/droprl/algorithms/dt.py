@@ -26,6 +26,7 @@ from droprl.data.scaling import fit_scaling
 from droprl.data.transitions import Prepared, Spec
 from droprl.data.windows import Window, disk_windows, probe_windows, window_table
 from droprl.errors import DropError, SettingError, require
+from droprl.policies import Facts, Program, Traits, first_row
 
 T = TypeVar("T", int, float)
 WEIGHT_STD = 0.02  # of the linear layers inside the blocks, as in GPT-2
@@ -153,6 +154,15 @@ class Context(NamedTuple):
         return self._replace(reward=rewards)
 
 
+IN_A_FILE = {
+    "returns_to_go": "context_returns_to_go",
+    "observations": "context_observations",
+    "actions": "context_actions",
+    "step": "step",
+    "return_to_go": "return_to_go",
+}  # the fields of the context, and their names as inputs of a file
+
+
 class TransformerPolicy(eqx.Module):
     """Asks the transformer for the action at the end of the context, which is read anew at every step.
 
@@ -163,6 +173,11 @@ class TransformerPolicy(eqx.Module):
     target: Array  # () the return-to-go of a first step, scaled
     return_scale: Array  # ()
     context: int = eqx.field(static=True)
+    search: ClassVar[None] = None
+
+    @property
+    def traits(self) -> Traits:
+        return Traits(remembers=True)
 
     def start(self, n: int) -> Context:
         o, a = (layer.weight.shape[1] for layer in (self.transformer.embed_state, self.transformer.embed_action))
@@ -175,10 +190,6 @@ class TransformerPolicy(eqx.Module):
             return_to_go=jnp.broadcast_to(self.target, (n,)),
             reward=jnp.zeros(n, dtype),
         )
-
-    @property
-    def draws(self) -> bool:
-        return False
 
     def act(self, carry: Context, observations: Array, key: Array | None) -> tuple[Context, Array]:
         to_go = carry.return_to_go - carry.reward / self.return_scale
@@ -200,6 +211,21 @@ class TransformerPolicy(eqx.Module):
             reward=jnp.zeros_like(carry.reward),
         )
         return kept, actions
+
+    def facts(self, carry: Context) -> Facts:
+        return {}
+
+    def program(self) -> Program:
+        """The memory is the context. The reward of the step before is an input of its own."""
+
+        def step(observations: Array, reward: Array, *context: Array) -> tuple[Array, ...]:
+            before = Context(**dict(zip(IN_A_FILE, context, strict=True)), reward=reward)
+            after, actions = self.act(before, observations, None)
+            return actions, *(getattr(after, field) for field in IN_A_FILE)
+
+        first = first_row(self.start(1))
+        memory = {name: getattr(first, field) for field, name in IN_A_FILE.items()}
+        return Program(step, ("actions",), memory, hears_rewards=True)
 
 
 def _pushed(window: Array, newest: Array) -> Array:

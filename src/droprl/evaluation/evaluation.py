@@ -169,9 +169,8 @@ def _play(
         disable=not (show and console.is_terminal),
         transient=True,
     ) as bar:
-        adaptation = policies[0].algorithm.adaptation
-        name = policies[0].algorithm.name if adaptation is None else f"{policies[0].algorithm.name} {adaptation.rule}"
-        task = bar.add_task(f"evaluating {name}", total=episodes * len(policies))
+        name, rule = policies[0].algorithm.name, policies[0].traits.rule
+        task = bar.add_task(f"evaluating {name}{f' {rule}' if rule else ''}", total=episodes * len(policies))
         results: list[Rollout] = []
 
         def on_step(done: int) -> None:
@@ -205,12 +204,12 @@ def _summary(
     for r in results:
         groups.setdefault(r.seed, []).extend(r.values)
     values = np.concatenate([np.asarray(group) for group in groups.values()])
-    adaptation = policy.algorithm.adaptation
+    search = policy.search
     task = find_task(policy.origin.dataset)
     return Evaluation(
         algorithm=policy.algorithm.name,
-        rule=None if adaptation is None else adaptation.rule,
-        adaptation=None if adaptation is None else asdict(adaptation),
+        rule=policy.traits.rule,
+        adaptation=None if search is None else asdict(search.adaptation),
         changed=changed,
         dataset=policy.origin.dataset,
         env=env,
@@ -232,9 +231,8 @@ def _guarded_share(results: list[Episodes]) -> float | None:
 
 
 def _file_name(policy: LoadedPolicy, protocol: Protocol, changed: dict[str, Any]) -> str:
-    algorithm = policy.algorithm
     settings = (f"{name}={value}" for name, value in sorted(changed.items()))
-    rule = algorithm.name if algorithm.adaptation is None else algorithm.adaptation.rule
+    rule = policy.traits.rule or policy.algorithm.name
     return re.sub(r"[^-.=\w]+", "-", " ".join((rule, protocol, *settings)))  # an env id has a slash
 
 
