@@ -376,7 +376,7 @@ def test_cloning_has_checkpoints_to_choose_from_and_nothing_else(tmp_path: Path)
         assert "bc has no embedding to infer: fine-tune it with --level checkpoint" in refusal(tune, cloned, level, 100)
     found = tune(cloned, "checkpoint", 100, rounds=1)
     assert (found.seeds[0].ascent_steps, found.adaptation, found.seeds[0].episodes_played) == (None, None, 2)
-    assert load_policy(cloned.path / "finetune" / "checkpoint" / "policy").spec == Spec(3, 2, 1)
+    assert load_policy(cloned.path / "finetune" / "checkpoint" / "policy").spec == Spec(3, 2)
 
 
 def test_a_task_that_pays_nan_is_refused(run: Run) -> None:

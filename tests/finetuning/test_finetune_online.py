@@ -20,7 +20,7 @@ from droprl.algorithms.protocol import Clock
 from droprl.data.transitions import Prepared
 from droprl.finetuning import FineTuning, online
 from droprl.finetuning.online import ONLINE_SEED
-from droprl.finetuning.replay import online_dataset, replay
+from droprl.finetuning.replay import played_dataset, replay
 from droprl.loaded import LoadedPolicy, Origin
 from droprl.rollout import Trajectory, play_episode
 from droprl.train import Run, fit
@@ -59,7 +59,7 @@ def prepared() -> tuple[DROP, Prepared]:
 def test_every_batch_holds_the_stated_share_of_online_steps(
     prepared: tuple[DROP, Prepared], share: float, n_online: int
 ) -> None:
-    table = replay(*prepared, online_episodes(), share)
+    table = replay(prepared[1], online_episodes(), share)
     for seed in range(3):
         batch = table.sample(jax.random.key(seed), 256)
         assert len(batch.reward) == 256
@@ -68,10 +68,10 @@ def test_every_batch_holds_the_stated_share_of_online_steps(
 
 def test_every_online_step_is_drawn_and_is_what_was_played(prepared: tuple[DROP, Prepared]) -> None:
     """Targets by their definition, the label that acted, and no successor from another episode."""
-    algorithm, data = prepared
+    data = prepared[1]
     episodes = online_episodes()
-    batch = jax.device_get(replay(algorithm, data, episodes, 1.0).sample(jax.random.key(0), 4_000))
-    dataset = online_dataset(episodes, np.asarray(data.scaling.action_low), np.asarray(data.scaling.action_high))
+    batch = jax.device_get(replay(data, episodes, 1.0).sample(jax.random.key(0), 4_000))
+    dataset = played_dataset(episodes, np.asarray(data.scaling.action_low), np.asarray(data.scaling.action_high))
     expected = targets_by_definition(dataset, 0.9, 5)
     labels = np.concatenate([episode.sub_tasks for episode in episodes])
     begin = np.concatenate([[0], np.cumsum(LENGTHS)])
@@ -94,8 +94,8 @@ def test_the_label_is_the_sub_task_whose_embedding_acted(prepared: tuple[DROP, P
     origin = Origin("learnable", None, None, 0, 0)
     policy = LoadedPolicy(acting, algorithm, data.spec, data.scaling, origin, "").adapted(rule="best-ada")
     played = play_episode(policy, Makes(lengths=12)(), 3, 100, None, 0.0)
-    inside: Any = policy.policy
-    expected = jax.jit(jax.vmap(inside.infer))(data.scaling.observations_in(played.observations)).start
+    search: Any = policy.search
+    expected = jax.jit(jax.vmap(search.infer))(data.scaling.observations_in(played.observations)).start
     np.testing.assert_array_equal(played.sub_tasks, expected)
     assert len(set(played.sub_tasks)) > 1
 

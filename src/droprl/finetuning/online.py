@@ -71,7 +71,7 @@ class OnlineTrainer:
             begin = self._n_updates(trajectories)
             trajectories.append(trajectory)
             count = self._n_updates(trajectories) - begin
-            table = replay(self._algorithm, self._prepared, trajectories, self._online_share)
+            table = replay(self._prepared, trajectories, self._online_share)
             numbers = (jnp.int32(number) for number in (start.step + begin, count, start.step))
             state, sums = self._updates(state, jnp.uint32(seed), table, *numbers)
             means = {name: float(value) for name, value in means_of(jax.device_get(sums), max(count, 1)).items()}
