@@ -26,8 +26,8 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-docs: .venv-docs/.ready  ## the manual and the reference of the Python API as a site: build/site/index.html
-	.venv-docs/bin/python docs/make_site.py
+docs: setup .venv-docs/.ready  ## the manual and the reference of the Python API as a site: build/site/index.html
+	$(BIN)/python docs/make_site.py
 
 .venv-docs/.ready: docs/requirements.txt
 	$(PYTHON) -m venv .venv-docs

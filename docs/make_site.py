@@ -1,5 +1,7 @@
 """Gathers the pages of the site in build/pages, and lets Zensical make build/site of them: `make docs`.
 
+`make_tables` adds what pages take from the code. Zensical has a virtual environment of its own, `.venv-docs`.
+
 The pages are docs/*.md, and every Markdown file and picture that a page links to. The site does not hold folders,
 scripts and results: a link to one of these becomes its text.
 """
@@ -10,8 +12,9 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
+
+from make_tables import filled
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS, BUILD = ROOT / "docs", ROOT / "build"
@@ -27,7 +30,7 @@ def pages() -> dict[Path, str]:
     while left:
         page = left.pop()
         if page not in found:
-            found[page], linked = for_site(page.read_text(encoding="utf-8"), page)
+            found[page], linked = for_site(filled(page.read_text(encoding="utf-8")), page)
             left += [path for path in linked if path.suffix == ".md"]
     return found
 
@@ -70,7 +73,7 @@ def main() -> None:
                 write(target / place(file), file.read_bytes())
     shutil.copy(DOCS / "site.css", target)
     shutil.copy(DOCS / "mkdocs.yml", BUILD)
-    build = [str(Path(sys.executable).with_name("zensical")), "build", "--clean", "--strict"]
+    build = [str(ROOT / ".venv-docs" / "bin" / "zensical"), "build", "--clean", "--strict"]
     if subprocess.run(build, cwd=BUILD, check=False).returncode:
         raise SystemExit("the site was not built: see above")
     print(f"{BUILD / 'site' / 'index.html'} is built")

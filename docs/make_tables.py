@@ -1,50 +1,28 @@
-"""Writes what the documentation takes from the code: the table in algorithms.md, and settings.md.
+"""What the site's pages take from the code: the algorithms as a table, their settings, their part of the reference.
 
-`python docs/make_tables.py` writes both files. `tests/docs/test_docs.py` fails when they are out of date.
+A page has a comment `<!-- NAME: … -->` where the lines of `PARTS[NAME]` go. `make_site.py` puts them there, so that
+nobody keeps a second list of the algorithms.
 """
 
 from __future__ import annotations
 
 import ast
 import inspect
+import re
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import MISSING, Field, fields, is_dataclass
-from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from droprl.adapt import Adaptation
 from droprl.algorithms import ALGORITHMS
 
-DOCS = Path(__file__).parent
-BEGIN = "<!-- This table is made by docs/make_tables.py -->"
-END = "<!-- End of the table -->"
-HEAD = f"""# Settings
-
-{BEGIN}
-
-Every setting of every algorithm, with its default. In brackets is the value under `--preset small` (in Python
-`droprl.DROP.small()`), if that is another one. On the command line dashes take the place of underscores:
-`n_sub_tasks` is `--n-sub-tasks`.
-
-[Algorithms](algorithms.md) says when to choose which algorithm, and where its defaults differ from the paper.
-"""
+MARK = re.compile(r"<!-- (\w+): .*? -->")
 
 
-def files() -> dict[Path, str]:
-    """What the files made from the code should hold."""
-    return {
-        DOCS / "algorithms.md": _filled(DOCS / "algorithms.md", algorithm_table()),
-        DOCS / "api.md": _filled(DOCS / "api.md", api_of_algorithms()),
-        DOCS / "settings.md": settings_page(),
-    }
-
-
-def _filled(page: Path, lines: Iterable[str]) -> str:
-    """The page with these lines between its two marks."""
-    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return before + "\n".join([BEGIN, "", *lines, "", END]) + after
+def filled(page: str) -> str:
+    """The page with the lines from the code in the place of each mark."""
+    return MARK.sub(lambda mark: "\n".join(PARTS[mark[1]]()), page)
 
 
 def algorithm_table() -> Iterator[str]:
@@ -62,20 +40,22 @@ def api_of_algorithms() -> Iterator[str]:
         yield f"[Its settings, with their defaults](settings.md#{name}).\n"
 
 
-def settings_page() -> str:
-    parts = [HEAD]
+def settings_of_all() -> Iterator[str]:
+    """A default stands before the value under `--preset small`, which is in brackets where it is another one."""
+    yield "In brackets is the value under `--preset small` (in Python `droprl.DROP.small()`), if that is another one."
+    yield "On the command line dashes take the place of underscores: `n_sub_tasks` is `--n-sub-tasks`.\n"
     for name, kind in ALGORITHMS.items():
-        parts += [f"## {name}\n", f"`droprl.{kind.__name__}`. {_first_line(kind)}\n", *_settings(kind), ""]
-    parts += ["## adaptation\n", f"`droprl.Adaptation`. {_first_line(Adaptation)}\n"]
-    parts += ["These are settings of every algorithm with a field `adaptation`, and options of `drop evaluate`.\n"]
-    return "\n".join([*parts, *_settings(Adaptation)]) + "\n"
+        yield f"## {name}\n"
+        yield f"`droprl.{kind.__name__}`. {_first_line(kind)}\n"
+        yield from settings_of(kind)
+        yield ""
 
 
 def _first_line(kind: type) -> str:
     return (kind.__doc__ or "").splitlines()[0]
 
 
-def _settings(kind: Any) -> Iterator[str]:
+def settings_of(kind: Any) -> Iterator[str]:
     parent: Any = next((base for base in kind.__bases__ if is_dataclass(base)), None)
     shown = list(fields(kind))
     if parent is not None:
@@ -124,6 +104,9 @@ def _choices(hint: Any) -> str:
     return f"{', '.join(f'`{choice}`' for choice in get_args(hint))}. "
 
 
-if __name__ == "__main__":
-    for path, content in files().items():
-        path.write_text(content, encoding="utf-8")
+PARTS: dict[str, Callable[[], Iterator[str]]] = {
+    "algorithms": algorithm_table,
+    "api": api_of_algorithms,
+    "settings": settings_of_all,
+    "adaptation": lambda: settings_of(Adaptation),
+}
