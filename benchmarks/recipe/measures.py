@@ -10,11 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from stack import Stack, stack_padded
 
-from droprl.adapt import AdaptivePolicy
 from droprl.algorithms.scoring import calibration
 from droprl.data import Dataset
 from droprl.data.transitions import Prepared, transition_table
-from droprl.networks.critics import score_of_behavior
 
 MEASURED_STEPS = 4096
 
@@ -26,7 +24,7 @@ def favourites(stack: Stack, states: Any) -> np.ndarray:
         policy = stack.template.policy(state)
 
         def of_state(observation: jax.Array) -> jax.Array:
-            return jnp.argmax(scores_of_sub_tasks(policy, observation))
+            return jnp.argmax(policy.search.scores(observation))
 
         return jax.lax.map(of_state, probe.batch.observation, batch_size=64)
 
@@ -40,15 +38,6 @@ def preference(chosen: np.ndarray, n_sub_tasks: int) -> dict[str, Any]:
         "top_share": [round(float(s[0]), 4) for s in shares],
         "favourites": [round(float(np.exp(-np.sum(s[s > 0] * np.log(s[s > 0])))), 3) for s in shares],  # effectively
     }
-
-
-def scores_of_sub_tasks(policy: AdaptivePolicy, observation: jax.Array) -> jax.Array:
-    encoded = policy.behavior_policy.encode(observation)
-
-    def score(z: jax.Array) -> jax.Array:
-        return score_of_behavior(policy.score_model, policy.behavior_policy, observation, encoded, z)
-
-    return jax.vmap(score)(policy.embeddings)
 
 
 def held_out_measures(

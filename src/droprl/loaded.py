@@ -19,9 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from droprl.adapt import AdaptivePolicy, Trust, trust
-from droprl.adapt.adaptive import Episode
-from droprl.adapt.guard import make_guard
+from droprl.adapt import Search
 from droprl.algorithms import Algorithm
 from droprl.algorithms.protocol import Clock
 from droprl.algorithms.saved import algorithm_from_dict, algorithm_to_dict
@@ -34,8 +32,8 @@ from droprl.files.locks import locked
 from droprl.files.seals import RESTORE, digest, read_sealed, sealed
 from droprl.files.settings import from_dict
 from droprl.files.storage import arrays_from_bytes, arrays_to_bytes, n_bytes, read_bytes, write_bytes
-from droprl.policies import Policy, tell_rewards
-from droprl.policies.policy import Carry
+from droprl.policies import Carry, Facts, Policy, Traits, Trust, tell_rewards, trust
+from droprl.policies.guard import make_guard
 from droprl.train.run import Run
 from droprl.version import __version__
 
@@ -84,9 +82,9 @@ class LoadedPolicy:
     def act(self, observation: np.ndarray, reward: float | np.ndarray | None = None) -> np.ndarray:
         """The action at an observation (observation_size,), or one for each row of (n, observation_size).
 
-        `reward` is what the action before it earned, a number or one for each row. Only a policy with a target return
-        (dt) makes use of it: without it the return that is still to come stays what it was. At the first action of an
-        episode there is nothing it could belong to, and it is ignored.
+        `reward` is what the previous action earned: a number, or one for each row. Only a policy with a target return
+        (dt) uses it. Without it, the return that is still to come stays the same. At the first action of an episode it
+        is ignored.
         """
         try:
             with np.errstate(over="ignore"):
@@ -109,7 +107,7 @@ class LoadedPolicy:
         if reward is not None:
             earned = self._rewards(reward, len(batch))
             carry = carry if begins else tell_rewards(carry, earned)
-        key = jax.random.key(self._n_actions) if self.draws else None
+        key = jax.random.key(self._n_actions) if self.traits.draws else None
         carry, actions = self.step(carry, batch, key)
         self._check(batch, carry, actions)  # what is refused has changed nothing
         self._carry, self._n_episodes, self._seen = carry, len(batch), given
@@ -117,10 +115,10 @@ class LoadedPolicy:
         return actions if given.ndim == 2 else actions[0]
 
     def _check(self, observations: np.ndarray, carry: Carry, actions: np.ndarray) -> None:
-        """Refuse actions that go by what is no number. A guard may have gone by an earlier observation instead."""
+        """Refuse an action at NaN or infinity, unless the guard used an earlier observation instead."""
         odd = ~np.isfinite(observations).all(axis=1)
-        if odd.any() and isinstance(carry, Episode) and carry.guarded is not None:
-            odd &= ~np.asarray(carry.guarded.held)
+        if odd.any() and (held := self.facts(carry).get("held")) is not None:
+            odd &= ~np.asarray(held)
         if odd.any():
             raise DropError(f"{self._where}: the observation holds NaN or infinity: the policy cannot act on it")
         if not np.isfinite(actions).all():
@@ -139,9 +137,9 @@ class LoadedPolicy:
         return Trust(*(None if value is None else value[0].item() for value in found))
 
     def trust_after(self, carry: Carry, observations: np.ndarray) -> Trust:
-        """The same for callers that keep the memory themselves: that after `step`, and the observations it was given.
+        """The same for callers that keep the memory themselves.
 
-        It is a call of its own: who does not ask does not pay.
+        `carry` is the memory after `step`, `observations` is what `step` was given.
         """
         given = jnp.asarray(observations, jnp.float32)
         return jax.tree.map(np.asarray, _trust(self.policy, self.scaling, self.support, carry, given))
@@ -162,9 +160,18 @@ class LoadedPolicy:
         self._carry = self._seen = None
 
     @property
-    def draws(self) -> bool:
-        """Whether actions are drawn at random: then every step needs a key."""
-        return self.policy.draws
+    def traits(self) -> Traits:
+        """How it acts: whether it draws, whether it remembers, how often it searches."""
+        return self.policy.traits
+
+    @property
+    def search(self) -> Search | None:
+        """What it searches at test time. None for a policy that searches nothing."""
+        return self.policy.search
+
+    def facts(self, carry: Carry) -> Facts:
+        """What it knows about the actions it has just taken, by name."""
+        return self.policy.facts(carry)
 
     def start(self, n: int) -> Carry:
         """The memory of n new episodes, for callers that keep it themselves."""
@@ -179,7 +186,7 @@ class LoadedPolicy:
         """The same weights with other settings of inference."""
         algorithm = _adapted(self.algorithm, changes)
         policy: Any = self.policy
-        if algorithm.adaptation is not None:
+        if self.search is not None:
             policy = replace(policy, adaptation=algorithm.adaptation)
         return LoadedPolicy(policy, algorithm, self.spec, self.scaling, self.origin, self._where, self.support)
 
@@ -239,19 +246,21 @@ def _trust(policy: Policy, scaling: Scaling, support: Support | None, carry: Car
 
 
 def _guarded(policy: Policy, support: Support | None, where: str) -> Policy:
-    """The policy with its guard where its settings ask for one, and without where they do not."""
-    if not isinstance(policy, AdaptivePolicy) or not policy.adaptation.guard:
+    """The policy with a guard if its settings ask for one, and without a guard otherwise."""
+    search = policy.search
+    if search is None or not search.adaptation.guard:
         return _unguarded(policy)
     if support is None:
         raise DropError(
             f"{where}: was made before droprl kept what the data supports, which the guard needs: repeat its "
             "`drop train` command, which adds it, and any `drop export`, or leave out --guard"
         )
-    return replace(policy, guard=make_guard(support, policy.embeddings, policy.adaptation))
+    guarded: Any = policy
+    return replace(guarded, guard=make_guard(support, search.embeddings, search.adaptation))
 
 
-def _unguarded(policy: Policy) -> Policy:
-    return replace(policy, guard=None) if isinstance(policy, AdaptivePolicy) else policy
+def _unguarded(policy: Any) -> Policy:
+    return policy if policy.search is None else replace(policy, guard=None)
 
 
 def load_policy(
@@ -261,7 +270,7 @@ def load_policy(
     step: int | None = None,
     **adaptation: Any,
 ) -> LoadedPolicy:
-    """The policy in a policy folder, or of a run directory (by default its first seed and last checkpoint's step).
+    """The policy in a policy folder, or of a run directory (by default its first seed and last checkpoint).
 
     Keywords such as `rule="best-ada"` or `ascent_steps=10` change how z is inferred; see `Adaptation`.
     """

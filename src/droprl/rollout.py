@@ -17,7 +17,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from droprl.adapt.adaptive import Episode
 from droprl.environments.simulation import make_env
 from droprl.errors import DropError
 from droprl.loaded import LoadedPolicy, step_policy
@@ -26,6 +25,7 @@ from droprl.policies.policy import Carry, tell_rewards
 Environment = gymnasium.Env[Any, Any]
 EnvMaker = Callable[[], Environment]
 TIMED_CALLS, TIMED_SECONDS = 50, 1.0  # of the policy, to know what an action takes
+NO_SUB_TASK = (0,)
 Recorder = Callable[[Carry, np.ndarray, np.ndarray], None]  # memory after acting, observations, rewards
 
 
@@ -103,7 +103,7 @@ class _Players:
 
     @property
     def draw(self) -> bool:
-        return self.policies[0].draws
+        return self.policies[0].traits.draws
 
     def start(self, n: int) -> Carry:
         if len(self.policies) == 1:
@@ -117,6 +117,11 @@ class _Players:
         keys = None if keys is None else self._of_each(keys)
         carry, actions = _step_together(self._stacked, self._scaling, carry, given, keys)
         return carry, np.array(actions).reshape(len(observations), -1)
+
+    def stepped_in(self, carry: Carry) -> np.ndarray | None:
+        """For each environment, whether the guard stepped in at its last action. None without a guard."""
+        found = self.policies[0].facts(carry).get("guarded")  # of several policies, the memory has one more axis
+        return None if found is None else np.asarray(found).ravel()
 
     def after_step(self, carry: Carry, fresh: Carry, rewards: np.ndarray, began_anew: np.ndarray) -> Carry:
         """The memory, told what was earned, and as at the start for episodes that begin anew."""
@@ -156,7 +161,7 @@ def _play(
         carry, actions = players.step(carry, observations, keys)
         _refuse_nan(actions[playing >= 0])
         rewards, began_anew = np.zeros(len(envs)), np.zeros(len(envs), bool)
-        seen, stepped_in = observations.copy(), _stepped_in(carry)
+        seen, stepped_in = observations.copy(), players.stepped_in(carry)
         for i in np.flatnonzero(playing >= 0):
             at = owner[i], playing[i]
             observation, reward, ended, truncated, _ = envs[i].step(actions[i])
@@ -176,7 +181,7 @@ def _play(
         carry = players.after_step(carry, fresh, rewards, began_anew)
         if on_step is not None:
             on_step(int(waiting.sum() - (playing >= 0).sum()))
-    counts = [None] * n if _stepped_in(fresh) is None else guarded.tolist()
+    counts = [None] * n if players.stepped_in(fresh) is None else guarded.tolist()
     columns = zip(returns.tolist(), lengths.tolist(), terminated.tolist(), counts, strict=True)
     return [Rollout(*played) for played in columns]
 
@@ -184,13 +189,6 @@ def _play(
 def _refuse_nan(actions: np.ndarray) -> None:
     if not np.isfinite(actions).all():
         raise DropError("an action was NaN or infinite: is what the task observes finite, and in the data's units?")
-
-
-def _stepped_in(carry: Carry) -> np.ndarray | None:
-    """For each environment, whether the guard did so at its last action."""
-    if not isinstance(carry, Episode) or carry.guarded is None:
-        return None
-    return np.asarray(carry.guarded.stepped_in).ravel()
 
 
 def seconds_per_action(policy: LoadedPolicy, make_env: EnvMaker, seed: int = 0) -> float:
@@ -205,10 +203,7 @@ def seconds_per_action(policy: LoadedPolicy, make_env: EnvMaker, seed: int = 0) 
         observation = _reset(env, seed)[None]
     finally:
         env.close()
-    adaptation = policy.algorithm.adaptation
-    period = 1
-    if adaptation is not None and adaptation.rule in ("best-ada", "grad-ada"):
-        period = adaptation.reinference_interval
+    period = policy.traits.interval
     policy.step(policy.start(1), observation, _key_of(policy, seed, 0))  # compiles
     carry, taken = policy.start(1), list[float]()
     while len(taken) < period * math.ceil(TIMED_CALLS / period) and sum(taken) < TIMED_SECONDS:
@@ -222,7 +217,7 @@ def seconds_per_action(policy: LoadedPolicy, make_env: EnvMaker, seed: int = 0) 
 
 
 def _key_of(policy: LoadedPolicy, seed: int, clock: int) -> jax.Array | None:
-    return _keys(np.array([seed], np.uint32), np.array([clock])) if policy.draws else None
+    return _keys(np.array([seed], np.uint32), np.array([clock])) if policy.traits.draws else None
 
 
 class Trajectory(NamedTuple):
@@ -253,7 +248,7 @@ def play_episode(
     steps: list[tuple[np.ndarray, np.ndarray, float, np.ndarray, int]] = []
     ended = truncated = False
     while len(steps) < limit and not (ended or truncated):
-        keys = _keys(np.array([seed], np.uint32), np.array([len(steps)])) if policy.draws else None
+        keys = _keys(np.array([seed], np.uint32), np.array([len(steps)])) if policy.traits.draws else None
         carry, actions = policy.step(carry, observation[None], keys)
         action = actions[0]
         _refuse_nan(action)
@@ -262,8 +257,8 @@ def play_episode(
             action = np.clip(moved, low, high).astype(np.float32)
         found, reward, ended, truncated, _ = env.step(action.copy())
         following = np.array(found, np.float32)
-        start = int(np.asarray(carry.inferred.start)[0]) if isinstance(carry, Episode) else 0
-        steps.append((observation, action, float(reward), following, start))
+        sub_task = policy.facts(carry).get("sub_task", NO_SUB_TASK)
+        steps.append((observation, action, float(reward), following, int(np.asarray(sub_task)[0])))
         carry = tell_rewards(carry, np.array([reward]))
         observation = following
     observations, taken, rewards, followings, starts = zip(*steps, strict=True)

@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from droprl.adapt import Adaptation, AdaptivePolicy, InferenceRule, Inferred, infer
+from droprl.adapt import Adaptation, InferenceRule, Inferred, infer
 from droprl.adapt.inference import Score
 from droprl.networks.actors import BehaviorPolicy
-from droprl.policies import FixedPolicy
+from droprl.policies import AdaptivePolicy, FixedPolicy
 
 
 def bumps(z: jax.Array) -> jax.Array:
@@ -240,7 +240,7 @@ def test_the_adaptive_rules_infer_anew_every_interval(interval: int) -> None:
 
 def test_the_slope_in_z_goes_through_the_action_and_through_the_score() -> None:
     """f(s, β(s, z), z) = −(2z − s)² − p z²: from z = 1 at s = 1.6 a step of η is η · (−4 (2 − 1.6) − 2p)."""
-    found = adaptive("grad", price=0.25, step_size=0.1).infer(jnp.array([1.6]))
+    found = adaptive("grad", price=0.25, step_size=0.1).search.infer(jnp.array([1.6]))
     assert float(found.z[0]) == pytest.approx(1 + 0.1 * (-4 * 0.4 - 0.5), rel=1e-5)
 
 

@@ -24,8 +24,8 @@ from helpers.stitching import (
 )
 
 from droprl import BC, DROP, evaluate, fit, load_policy
-from droprl.adapt import AdaptivePolicy
 from droprl.adapt.inference import InferenceRule
+from droprl.policies import AdaptivePolicy
 from droprl.train import Run
 
 SEEDS = (0, 1, 2)

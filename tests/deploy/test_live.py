@@ -10,7 +10,6 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 from helpers.pages import Page, assert_orderly
@@ -19,10 +18,10 @@ from helpers.training import refusal
 from PIL import Image
 from pydantic import ValidationError
 
-from droprl.adapt import RULES, AdaptivePolicy, InferenceRule
+from droprl.adapt import RULES, InferenceRule
 from droprl.deploy.serve.app import Limits
 from droprl.deploy.serve.live import pictures, show
-from droprl.deploy.serve.live.look import Plane, Settings, nothing_held, see
+from droprl.deploy.serve.live.look import Settings, nothing_held, see
 from droprl.deploy.serve.live.routes import Change
 from droprl.deploy.serve.live.show import MOST_SHOWS, Stage, tasks_of
 from droprl.environments.simulation import _quiet
@@ -41,32 +40,20 @@ def policy() -> LoadedPolicy:
 def test_what_is_seen_is_the_policys_own_search(policy: LoadedPolicy, rule: InferenceRule) -> None:
     """Over an episode: the same actions, embeddings and sub-tasks as `policy.act`, for rules that hold z too."""
     adapted = policy.adapted(rule=rule, ascent_steps=4, reinference_interval=3, starts=3, step_size=0.5)
-    adaptive, settings = adapted.policy, Settings(rule, 4, 3)
-    assert isinstance(adaptive, AdaptivePolicy)
-    held, carry, key = nothing_held(adaptive), adapted.start(1), jax.random.key(0)
+    search, settings = adapted.search, Settings(rule, 4, 3)
+    assert search is not None
+    held, carry = nothing_held(search), adapted.start(1)
     for step, state in enumerate(STATES):
-        carry, actions = adapted.step(carry, state[None], key)
-        action, sight = see(adaptive, adapted.scaling, settings, step, held, state, key)
+        carry, actions = adapted.step(carry, state[None], None)
+        action, sight = see(search, adapted.scaling, settings, step, held, state, None)
         held = sight.held
         np.testing.assert_allclose(action, actions[0], atol=1e-5)
         np.testing.assert_allclose(sight.held.z, carry.inferred.z[0], atol=1e-5)
         assert int(sight.held.start) == int(carry.inferred.start[0])
         if settings.due(step):
             np.testing.assert_allclose(sight.score, carry.inferred.score[0], atol=1e-5)
-        climbed = np.abs(np.asarray(sight.ends) - np.asarray(adaptive.embeddings)).max()
+        climbed = np.abs(np.asarray(sight.ends) - np.asarray(search.embeddings)).max()
         assert (climbed > 0) == rule.startswith("grad")
-
-
-def test_the_plane_keeps_distances_where_two_dimensions_are_all_there_is() -> None:
-    flat = (
-        np.random.default_rng(0).normal(size=(6, 2)) @ np.linalg.qr(np.random.default_rng(1).normal(size=(5, 2)))[0].T
-    )
-    plane = Plane(flat)
-    points = np.array(plane.points(flat))
-    assert plane.explained == pytest.approx(1.0)
-    np.testing.assert_allclose(
-        np.linalg.norm(points[0] - points[1:], axis=1), np.linalg.norm(flat[0] - flat[1:], axis=1), atol=1e-3
-    )
 
 
 def test_tasks_and_settings(policy: LoadedPolicy) -> None:

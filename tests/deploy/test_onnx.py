@@ -28,7 +28,7 @@ from droprl.algorithms.protocol import Clock
 from droprl.data import Dataset, from_arrays
 from droprl.deploy import onnx_file
 from droprl.deploy.agreement import Agreement, _judged, agreement
-from droprl.deploy.program import Program, program_of
+from droprl.deploy.program import FileProgram, program_of
 from droprl.files.locks import locked
 from droprl.files.seals import digest
 from droprl.loaded import LoadedPolicy, Origin
@@ -153,7 +153,7 @@ def test_an_ensemble_with_a_gaussian_head_and_concatenation(tmp_path: Path) -> N
 def test_embedding_and_score_are_those_that_the_policy_infers(tmp_path: Path) -> None:
     policy: Any = policy_of("drop")
     answer = File(export_onnx(policy, tmp_path / "policy.onnx").path)(STATES[0])
-    inferred = jax.jit(jax.vmap(policy.policy.infer))(policy.scaling.observations_in(STATES[0]))
+    inferred = jax.jit(jax.vmap(policy.search.infer))(policy.scaling.observations_in(STATES[0]))
     np.testing.assert_allclose(answer["embedding"], inferred.z, atol=1e-5)
     np.testing.assert_allclose(answer["score"], inferred.score, atol=1e-5)
     assert len(np.unique(inferred.start)) > 1  # states differ in where they ascend from
@@ -307,7 +307,7 @@ def test_whatever_of_it_is_wrong_is_seen(
     """The second action has a range of 0.5, of which half a ten-thousandth of 1 is too much."""
     make = onnx_file.to_onnx
 
-    def spoiled(program: Program, facts: dict[str, str]) -> bytes:
+    def spoiled(program: FileProgram, facts: dict[str, str]) -> bytes:
         return make(replace(program, step=lambda *inputs: spoilt(*program.step(*inputs))), facts)
 
     monkeypatch.setattr(onnx_file, "to_onnx", spoiled)
@@ -334,7 +334,7 @@ def test_a_tie_is_no_mistake_and_nothing_else_is_a_tie() -> None:
 
     def second(given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         z = np.tile(policy.policy.embeddings[1], (EPISODES, 1))
-        judged = _judged(policy, given["observations"], z, z)
+        judged = _judged(policy, policy.search, given["observations"], z, z)
         return {"actions": judged.actions, "embedding": z, "score": judged.scores}
 
     assert "embeddings with other scores" in agreement(policy, program, second, states).wrong

@@ -13,7 +13,7 @@ from helpers.training import refusal
 
 from droprl.deploy.serve.app import Limits, Service
 from droprl.deploy.serve.batching import Batcher
-from droprl.deploy.serve.engine import Rows, remembers
+from droprl.deploy.serve.engine import Rows
 from droprl.deploy.serve.sessions import Sessions
 from droprl.loaded import LoadedPolicy
 
@@ -59,7 +59,7 @@ def test_a_batch_gets_a_row_for_each(client: TestClient, policy: LoadedPolicy) -
 
 def test_a_policy_that_infers_nothing_answers_with_actions_alone() -> None:
     policy = tiny_policy("bc")
-    assert not remembers(policy)
+    assert not policy.traits.remembers
     with client_of(policy, Limits(rows=1)) as client:
         answer = client.post("/act", json={"observation": STATES[0].tolist()}).json()
         assert list(answer) == ["action"]
@@ -171,7 +171,7 @@ def test_a_session_remembers_as_the_policy_does(policy: LoadedPolicy, adaptation
 
 def test_a_session_of_several_episodes_that_hear_their_rewards() -> None:
     policy = tiny_policy("dt")
-    assert remembers(policy)
+    assert policy.traits.remembers
     with client_of(policy, Limits(rows=2)) as client:
         name = client.post("/sessions", json={"episodes": 2}).json()["session"]
         act = f"/sessions/{name}/act"

@@ -15,7 +15,7 @@ from helpers.training import refusal
 from jax import Array
 
 from droprl.deploy.onnx_file import to_onnx
-from droprl.deploy.program import Program
+from droprl.deploy.program import FileProgram
 
 WEIGHTS = np.random.default_rng(1).normal(size=(4, 5)).astype(np.float32)
 TABLE = np.random.default_rng(2).normal(size=(6, 4)).astype(np.float32)
@@ -29,7 +29,7 @@ def exported(step: Callable[..., Any], rows: dict[str, np.ndarray], n_outputs: i
         made = step(*inputs)
         return made if isinstance(made, tuple) else (made,)
 
-    return to_onnx(Program(answer, rows, (), tuple(f"y{i}" for i in range(n_outputs))), {})
+    return to_onnx(FileProgram(answer, rows, (), tuple(f"y{i}" for i in range(n_outputs))), {})
 
 
 def operators(graph: onnx.GraphProto) -> list[str]:

@@ -20,8 +20,8 @@ from helpers.training import learnable_dataset, refusal, tiny
 
 from droprl import load_policy
 from droprl.adapt import Inferred
-from droprl.adapt.guard import Guard
 from droprl.data.support import Support
+from droprl.policies.guard import Guard
 from droprl.rollout import rollouts
 from droprl.train import Run, fit
 

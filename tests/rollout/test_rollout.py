@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import equinox as eqx
 import gymnasium
@@ -14,14 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from droprl.adapt import Adaptation
 from droprl.algorithms import BC
 from droprl.data.scaling import Scaling
 from droprl.data.transitions import Spec
 from droprl.errors import DropError
 from droprl.loaded import LoadedPolicy, Origin
 from droprl.networks.actors import BehaviorPolicy
-from droprl.policies import FixedPolicy
+from droprl.policies import Facts, FixedPolicy, Traits
 from droprl.rollout import Rollout, env_maker, rollout, seconds_per_action
 
 
@@ -70,7 +69,10 @@ class Counting:
     """A policy that answers with its clock and remembers the first state of its episode."""
 
     spec: Spec = field(default_factory=lambda: Spec(2, 1, 1))
-    draws: bool = False
+    traits: ClassVar[Traits] = Traits(remembers=True)
+
+    def facts(self, carry: Any) -> Facts:
+        return {}
 
     def start(self, n: int) -> dict[str, jax.Array]:
         return {"clock": jnp.zeros(n), "first": jnp.full((n, 2), -1.0)}
@@ -152,10 +154,8 @@ def test_progress_counts_finished_episodes() -> None:
 class Taking:
     """A stand-in for a policy: the seconds that each call takes, on a clock of its own."""
 
-    draws = False
-
-    def __init__(self, seconds: Callable[[int], float], adaptation: Adaptation | None) -> None:
-        self.algorithm = SimpleNamespace(adaptation=adaptation)
+    def __init__(self, seconds: Callable[[int], float], interval: int) -> None:
+        self.traits = Traits(interval=interval)
         self.seconds, self.now, self.sizes = seconds, 0.0, list[int]()
 
     def start(self, n: int) -> int:
@@ -168,20 +168,20 @@ class Taking:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "adaptation", "expected", "calls"),
+    ("seconds", "interval", "expected", "calls"),
     [
-        (lambda call: 0.5 if call == 20 else 0.004, None, 0.004, 51),  # one call was held up
+        (lambda call: 0.5 if call == 20 else 0.004, 1, 0.004, 51),  # one call was held up
         # (0.010 + 4 · 0.001) / 5
-        (lambda call: 0.010 if call % 5 == 0 else 0.001, Adaptation(reinference_interval=5), 0.0028, 51),
-        (lambda call: 0.010 if call == 0 else 0.001, Adaptation("grad", reinference_interval=5), 0.001, 51),
-        (lambda call: 0.010 if call == 0 else 0.001, Adaptation(reinference_interval=90), 0.0011, 91),
-        (lambda call: 0.4, None, 0.4, 4),  # slow: a second is enough
+        (lambda call: 0.010 if call % 5 == 0 else 0.001, 5, 0.0028, 51),
+        (lambda call: 0.010 if call == 0 else 0.001, 1, 0.001, 51),
+        (lambda call: 0.010 if call == 0 else 0.001, 90, 0.0011, 91),
+        (lambda call: 0.4, 1, 0.4, 4),  # slow: a second is enough
     ],
 )
 def test_the_time_of_an_action_is_of_one_environment(
-    seconds: Any, adaptation: Adaptation | None, expected: float, calls: int, monkeypatch: pytest.MonkeyPatch
+    seconds: Any, interval: int, expected: float, calls: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    policy: Any = Taking(seconds, adaptation)
+    policy: Any = Taking(seconds, interval)
     monkeypatch.setattr("droprl.rollout.time", SimpleNamespace(perf_counter=lambda: policy.now))
     monkeypatch.setattr("droprl.rollout.tell_rewards", lambda carry, rewards: carry)
     task = Task()

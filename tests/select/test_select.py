@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import gymnasium
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers.serving import tiny_policy
+from helpers.training import learnable_dataset
 
 from droprl.algorithms import BC, DROP
 from droprl.data import Dataset, from_arrays
@@ -18,6 +20,7 @@ from droprl.data.scaling import fit_scaling
 from droprl.data.transitions import Spec
 from droprl.errors import DropError
 from droprl.loaded import LoadedPolicy, Origin
+from droprl.policies import Traits
 from droprl.select import FQE, estimate_returns, select
 from droprl.select.fqe import _chosen_actions, _table
 from droprl.select.selection import load_selection
@@ -32,7 +35,8 @@ class Chosen(eqx.Module):
     """A policy of one line: the action as a function of the first and the present state of the episode."""
 
     rule: Any = eqx.field(static=True)
-    draws: bool = eqx.field(static=True, default=False)
+    traits: Traits = eqx.field(static=True, default=Traits())
+    search: ClassVar[None] = None
 
     def start(self, n: int) -> Any:
         return jnp.zeros(n, bool), jnp.zeros(n)  # (under way, the first state's first number)
@@ -43,11 +47,11 @@ class Chosen(eqx.Module):
         return (jnp.ones_like(under_way), first), self.rule(first, observations)[:, None]
 
 
-def loaded(dataset: Dataset, rule: Any) -> LoadedPolicy:
+def loaded(dataset: Dataset, rule: Any, **traits: Any) -> LoadedPolicy:
     spec = Spec(dataset.observation_size, dataset.action_size, 1)
     # Not normalised: the rules below are in the states' own units.
     scaling = fit_scaling(dataset, normalize_observations=False)
-    policy: Any = Chosen(rule)
+    policy: Any = Chosen(rule, Traits(**traits))
     return LoadedPolicy(policy, BC(), spec, scaling, Origin("walk", None, None, 0, 0), "here")
 
 
@@ -122,8 +126,7 @@ def test_a_rule_that_chooses_once_chooses_in_the_first_state_of_the_episode() ->
         name="walk",
     )
     table = _table(changed, GAMMA, 1.0)
-    policy = loaded(changed, lambda first, now: first + 0.0 * now[:, 0])
-    policy.algorithm = DROP(adaptation=DROP().adaptation.__class__(rule="best"))
+    policy = loaded(changed, lambda first, now: first + 0.0 * now[:, 0], remembers=True, chooses_once=True)
     everywhere = np.arange(len(table.observations))
     chosen = np.asarray(_chosen_actions(policy, changed, table, everywhere))
     of_rows = np.repeat([0.1, 0.2, 0.3, 0.4], LENGTH)
@@ -151,10 +154,12 @@ def test_a_part_of_the_data_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_fqe_refuses_what_does_not_follow_from_the_state() -> None:
     dataset = walk("terminal", n_episodes=4)
-    policy = loaded(dataset, lambda _, now: now[:, 0])
-    policy.algorithm = DROP(adaptation=DROP().adaptation.__class__(reinference_interval=5))
-    with pytest.raises(DropError, match="reinference_interval"):
-        estimate_returns([policy], dataset, QUICK)
+    with pytest.raises(DropError, match=r"bc goes by its past$"):
+        estimate_returns([loaded(dataset, lambda _, now: now[:, 0], remembers=True)], dataset, QUICK)
+    seen = np.random.default_rng(1).normal(size=(240, 4))
+    maze = learnable_dataset(observations=seen, next_observations=np.roll(seen, -1, axis=0))
+    with pytest.raises(DropError, match="set reinference_interval to 1"):
+        estimate_returns([tiny_policy().adapted(reinference_interval=5)], maze, QUICK)
     with pytest.raises(DropError, match="other sizes"):
         estimate_returns([loaded(dataset, lambda _, now: now[:, 0])], _wider(dataset), QUICK)
 

@@ -1,7 +1,7 @@
-"""Test-time adaptation: the search for z* at a state, and the policy that carries it through an episode."""
+"""Test-time adaptation: the search for z* at one state. `droprl.policies` carries z* through an episode."""
 
-from droprl.adapt.adaptive import AdaptivePolicy
 from droprl.adapt.inference import RULES, Adaptation, InferenceRule, Inferred, infer
-from droprl.adapt.trust import Trust, trust
+from droprl.adapt.plane import Plane
+from droprl.adapt.search import Search
 
-__all__ = ["RULES", "Adaptation", "AdaptivePolicy", "InferenceRule", "Inferred", "Trust", "infer", "trust"]
+__all__ = ["RULES", "Adaptation", "InferenceRule", "Inferred", "Plane", "Search", "infer"]

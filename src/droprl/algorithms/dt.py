@@ -26,6 +26,7 @@ from droprl.data.scaling import fit_scaling
 from droprl.data.transitions import Prepared, Spec
 from droprl.data.windows import Window, disk_windows, probe_windows, window_table
 from droprl.errors import DropError, SettingError, require
+from droprl.policies import Facts, Program, Traits, first_row
 
 T = TypeVar("T", int, float)
 WEIGHT_STD = 0.02  # of the linear layers inside the blocks, as in GPT-2
@@ -153,6 +154,15 @@ class Context(NamedTuple):
         return self._replace(reward=rewards)
 
 
+IN_A_FILE = {
+    "returns_to_go": "context_returns_to_go",
+    "observations": "context_observations",
+    "actions": "context_actions",
+    "step": "step",
+    "return_to_go": "return_to_go",
+}  # the fields of the context, and their names as inputs of a file
+
+
 class TransformerPolicy(eqx.Module):
     """Asks the transformer for the action at the end of the context, which is read anew at every step.
 
@@ -163,6 +173,11 @@ class TransformerPolicy(eqx.Module):
     target: Array  # () the return-to-go of a first step, scaled
     return_scale: Array  # ()
     context: int = eqx.field(static=True)
+    search: ClassVar[None] = None
+
+    @property
+    def traits(self) -> Traits:
+        return Traits(remembers=True)
 
     def start(self, n: int) -> Context:
         o, a = (layer.weight.shape[1] for layer in (self.transformer.embed_state, self.transformer.embed_action))
@@ -175,10 +190,6 @@ class TransformerPolicy(eqx.Module):
             return_to_go=jnp.broadcast_to(self.target, (n,)),
             reward=jnp.zeros(n, dtype),
         )
-
-    @property
-    def draws(self) -> bool:
-        return False
 
     def act(self, carry: Context, observations: Array, key: Array | None) -> tuple[Context, Array]:
         to_go = carry.return_to_go - carry.reward / self.return_scale
@@ -201,6 +212,21 @@ class TransformerPolicy(eqx.Module):
         )
         return kept, actions
 
+    def facts(self, carry: Context) -> Facts:
+        return {}
+
+    def program(self) -> Program:
+        """The memory is the context. The reward of the step before is an input of its own."""
+
+        def step(observations: Array, reward: Array, *context: Array) -> tuple[Array, ...]:
+            before = Context(**dict(zip(IN_A_FILE, context, strict=True)), reward=reward)
+            after, actions = self.act(before, observations, None)
+            return actions, *(getattr(after, field) for field in IN_A_FILE)
+
+        first = first_row(self.start(1))
+        memory = {name: getattr(first, field) for field, name in IN_A_FILE.items()}
+        return Program(step, ("actions",), memory, hears_rewards=True)
+
 
 def _pushed(window: Array, newest: Array) -> Array:
     return jnp.concatenate([window[:, 1:], newest[:, None]], axis=1)
@@ -216,29 +242,32 @@ class DTState(NamedTuple):
 
 @dataclass(frozen=True)
 class DT:
-    """Decision Transformer: actions given the past and the return still to come; acts with its last weights."""
+    """Decision Transformer: predicts actions from the past and from the return still to come.
+
+    It acts with its last weights, not with averages of them.
+    """
 
     name: ClassVar[str] = "dt"
     card: ClassVar[Card] = Card(curves=(CLONE_LOSS, WRONG_RETURN), falls=("clone_loss",), clones=True)
     adaptation: ClassVar[None] = None
 
     target_return: float | None = None
-    """The return to aim for at test time, in the task's own units. None: the highest of the data's trajectories (the
-    original picks two by hand for each task, about an expert's return and half of it)."""
+    """The return to aim for at test time, in the task's own units. None: the highest return in the data. (The original
+    picks two by hand for each task: about an expert's return, and half of it.)"""
     return_scale: float | None = None
     """Returns-to-go are divided by it. None: their standard deviation over the steps of the data (the original: 1000
     for all locomotion)."""
     context: int = 20
-    """K: steps that are looked back on, the present one included."""
+    """K: how many steps the transformer sees, the present one included."""
     longest_episode: int | None = None
-    """Steps of an episode that have an embedding of their own; later ones share the last. None: as many as the longest
-    of the data, at most 10,000 (the original: 1000)."""
+    """How many steps of an episode have an embedding of their own; all later steps share the last one. None: as many as
+    the longest episode of the data has, at most 10,000 (the original: 1000)."""
     width: int = 128
     """Size of a token; the MLPs are four times as wide."""
     depth: int = 3
     """Transformer blocks."""
     heads: int = 1
-    """Attention heads, which divide the width."""
+    """Attention heads; the width must be a multiple of them."""
     dropout: float = 0.1
     """The share of activations dropped in training: embeddings, attention, and what each block adds."""
     normalize_observations: bool = True
@@ -248,11 +277,11 @@ class DT:
     warmup_steps: int = 10_000
     """Updates over which the learning rate rises from zero, linearly (10⁴ in the code, 10⁵ in the paper's table)."""
     weight_decay: float = 1e-4
-    """AdamW's, on every weight."""
+    """AdamW's weight decay, on every weight."""
     gradient_clip: float = 0.25
     """The largest norm of a gradient, over all weights."""
     batch_size: int = 64
-    """Windows of K steps an update."""
+    """Windows of K steps in one update."""
 
     def __post_init__(self) -> None:
         require(self, "at least 1", "context", "longest_episode", "width", "heads", "warmup_steps", "batch_size")

@@ -45,8 +45,10 @@ def is_packed(out: Path) -> bool:
 
 
 def packed_files(out: Path) -> Mapping[str, Any]:
-    """What the small files held, by their paths in the folder; nothing where the folder is not packed. Read once for all:
-    nobody may change it."""
+    """What the small files held, by their paths in the folder. Nothing where the folder is not packed.
+
+    All callers share it, so none may change it.
+    """
     paths = [path for name in (SUITE, *TABLES) if (path := out / name).exists()]
     stats = [path.stat() for path in paths]
     return _read(out, tuple((stat.st_ino, stat.st_mtime_ns, stat.st_size) for stat in stats))

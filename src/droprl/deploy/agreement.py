@@ -13,10 +13,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from droprl.adapt import AdaptivePolicy
-from droprl.deploy.program import NEXT, Program
+from droprl.adapt import Search
+from droprl.deploy.program import NEXT, FileProgram
 from droprl.loaded import LoadedPolicy
-from droprl.policies import FixedPolicy, tell_rewards
+from droprl.policies import tell_rewards
 
 TOLERANCE = 1e-4  # of an action in half-ranges, of a z, and of a score: sums are made in another order
 SAME_SCORE = 1e-5  # scores are in standard deviations of returns: this far apart they are equal but for rounding
@@ -36,15 +36,13 @@ class Agreement(NamedTuple):
     largest_gap: float  # of the scores where they did
 
 
-def agreement(
-    policy: LoadedPolicy, program: Program, file: File, states: Iterable[np.ndarray], interval: int = 1
-) -> Agreement:
-    """Over one batch of states a step, of episodes that begin with the first.
+def agreement(policy: LoadedPolicy, program: FileProgram, file: File, states: Iterable[np.ndarray]) -> Agreement:
+    """Play both over one batch of states per step. The episodes begin with the first batch.
 
-    The last step is one at which z is inferred again: where m steps are more than there are states, the clocks of both
-    are moved on to it.
+    At the last step z is inferred again. If m is larger than the number of batches, both clocks are set to m there.
     """
-    states = list(states)
+    states, interval, search = list(states), policy.traits.interval, policy.search
+    own_step = jax.jit(program.step)
     rng, carry, memory = np.random.default_rng(0), None, {}
     actions, others, gaps, wrong, n, alive = [], [], [0.0], "", 0, np.ones(0, bool)
     for step, seen in enumerate(states):
@@ -56,19 +54,22 @@ def agreement(
             memory["step"] = np.full_like(memory["step"], interval)
         rewards = rng.normal(size=len(seen)).astype(np.float32) * (step > 0)
         carry, acted = policy.step(tell_rewards(carry, rewards), seen, jax.random.key(0))
-        given = {"observations": seen, **memory} | ({"reward": rewards} if "reward" in program.inputs else {})
+        known = {"observations": seen, "reward": rewards, **memory}
+        given = {name: known[name] for name in program.inputs}
         answer = file(given)
         memory = {name: answer[f"{NEXT}{name}"] for name in program.memory}
-        if isinstance(policy.policy, AdaptivePolicy):
-            judged = _judged(policy, seen, answer["embedding"], np.asarray(carry.inferred.z))
+        if search is not None:
+            judged = _judged(policy, search, seen, answer["embedding"], np.asarray(policy.facts(carry)["embedding"]))
             acted = judged.actions
             off = np.abs(answer["score"] - judged.scores) / np.maximum(np.abs(judged.scores), 1)
             wrong = wrong or _beyond("scores", off[alive])
             others.append(alive & judged.other & ~(judged.gap <= SAME_SCORE))
             gaps += [float(gap) for gap in judged.gap[alive & judged.other]]
             alive = alive & ~judged.other if memory else alive  # from here on these remember something else
-        elif isinstance(policy.policy, FixedPolicy) and "embedding" in answer:
-            wrong = wrong or _beyond("embeddings", np.abs(answer["embedding"] - np.asarray(policy.policy.z)))
+        else:
+            wanted = dict(zip(program.answers, own_step(*given.values()), strict=False))
+            for name in program.answers[1:]:
+                wrong = wrong or _beyond(f"{name}s", np.abs(answer[name] - np.asarray(wanted[name])))
         actions.append(_parts(policy, answer["actions"] - acted)[alive])
         n += len(seen)
     apart = int(sum(map(np.sum, others)))
@@ -88,9 +89,9 @@ class _Judged(NamedTuple):
     gap: Any  # between the scores of the two
 
 
-def _judged(policy: LoadedPolicy, states: np.ndarray, z: np.ndarray, own: np.ndarray) -> _Judged:
+def _judged(policy: LoadedPolicy, search: Search, states: np.ndarray, z: np.ndarray, own: np.ndarray) -> _Judged:
     normalized = jnp.asarray(policy.scaling.observations_in(states))
-    actions, scores, best = map(np.asarray, _at(policy.policy, normalized, jnp.asarray(z), jnp.asarray(own)))
+    actions, scores, best = map(np.asarray, _at(search, normalized, jnp.asarray(z), jnp.asarray(own)))
     low, high = np.asarray(policy.scaling.action_low), np.asarray(policy.scaling.action_high)
     gap = np.abs(scores - best) / np.maximum(np.abs(best), 1)
     other = ~(np.max(np.abs(z - own), axis=1) <= TOLERANCE)
@@ -98,12 +99,12 @@ def _judged(policy: LoadedPolicy, states: np.ndarray, z: np.ndarray, own: np.nda
 
 
 @jax.jit
-def _at(policy: AdaptivePolicy, observations: Any, z: Any, own: Any) -> tuple[Any, Any, Any]:
+def _at(search: Search, observations: Any, z: Any, own: Any) -> tuple[Any, Any, Any]:
     """The actions and scores at `z`, and the scores at the policy's `own`."""
 
     def of_one(observation: Any, z: Any, own: Any) -> tuple[Any, Any, Any]:
-        score, beta = policy.score_at(observation), policy.behavior_policy
-        return beta.mode(beta.encode(observation), z), score(z), score(own)
+        score = search.score_at(observation)
+        return search.action(observation, z), score(z), score(own)
 
     return jax.vmap(of_one)(observations, z, own)
 

@@ -17,7 +17,7 @@ import numpy as np
 from jax.export import symbolic_shape
 
 from droprl.deploy.agreement import Agreement, Answer, agreement
-from droprl.deploy.program import Program, program_of
+from droprl.deploy.program import FileProgram, program_of
 from droprl.errors import DropError
 from droprl.files.locks import locked
 from droprl.files.seals import digest
@@ -33,11 +33,17 @@ class Exported:
     """What was written, and how far its actions were from the policy's at the states that were tried."""
 
     path: Path
+    """The file."""
     size: int
+    """Its size in bytes."""
     inputs: tuple[str, ...]
+    """The names of its inputs."""
     outputs: tuple[str, ...]
-    largest_difference: float  # in half-ranges
+    """The names of its outputs."""
+    largest_difference: float
+    """Of an action from the policy's, in half-ranges, at the states that were tried."""
     sha256: str
+    """The digest of the file."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +52,7 @@ class Translated:
 
     file: Path
     content: bytes
-    program: Program
+    program: FileProgram
     found: Agreement
 
     def held(self) -> AbstractContextManager[None]:
@@ -61,7 +67,7 @@ class Translated:
 
 
 def export_onnx(policy: LoadedPolicy, path: str | Path) -> Exported:
-    """Write the file, if it acts as the policy does."""
+    """Write a policy as one ONNX file, with its search for z inside. If it acts unlike the policy, write nothing."""
     translated = translate_policy(policy, path)
     with translated.held():
         return translated.write()
@@ -77,7 +83,7 @@ def translate_policy(policy: LoadedPolicy, path: str | Path) -> Translated:
     return Translated(file, content, program, _compared(policy, program, content))
 
 
-def to_onnx(program: Program, facts: dict[str, str]) -> bytes:
+def to_onnx(program: FileProgram, facts: dict[str, str]) -> bytes:
     try:
         from droprl.deploy.graph import Graph
         from droprl.deploy.translate import translate
@@ -94,9 +100,9 @@ def to_onnx(program: Program, facts: dict[str, str]) -> bytes:
     return bytes(model.SerializeToString())
 
 
-def metadata(policy: LoadedPolicy, program: Program) -> dict[str, str]:
+def metadata(policy: LoadedPolicy, program: FileProgram) -> dict[str, str]:
     """What someone who has only the file wants to know: names to text, JSON where it is more than a word."""
-    origin, adaptation = policy.origin, policy.algorithm.adaptation
+    origin, search = policy.origin, policy.search
     facts: dict[str, Any] = {
         "droprl": __version__,
         "algorithm": policy.algorithm.name,
@@ -106,11 +112,12 @@ def metadata(policy: LoadedPolicy, program: Program) -> dict[str, str]:
         "update": origin.step,
         "memory": json.dumps({name: _row(program.inputs[name]) for name in program.memory}),
     }
-    if adaptation is not None:
+    if search is not None:
+        adaptation = search.adaptation
         facts |= {
             "rule": adaptation.rule,
             "K": adaptation.ascent_steps,
-            "N": len(policy.policy.embeddings),  # type: ignore[attr-defined]
+            "N": len(search.embeddings),
             "m": adaptation.reinference_interval,
             "adaptation": json.dumps(asdict(adaptation)),
         }
@@ -127,7 +134,7 @@ def _row(first: np.ndarray) -> dict[str, Any]:
 # --- does it act as the policy does? ---
 
 
-def _compared(policy: LoadedPolicy, program: Program, content: bytes) -> Agreement:
+def _compared(policy: LoadedPolicy, program: FileProgram, content: bytes) -> Agreement:
     try:
         import onnxruntime
     except ImportError as error:
@@ -137,7 +144,7 @@ def _compared(policy: LoadedPolicy, program: Program, content: bytes) -> Agreeme
     def file(given: Answer) -> Answer:
         return dict(zip(program.outputs, session.run(program.outputs, given), strict=True))
 
-    found = agreement(policy, program, file, _made_up(policy), _interval(policy))
+    found = agreement(policy, program, file, _made_up(policy))
     if found.wrong:
         raise DropError(
             f"the ONNX file would not act as the policy does ({found.wrong}), and was not written: please report this, "
@@ -149,16 +156,9 @@ def _compared(policy: LoadedPolicy, program: Program, content: bytes) -> Agreeme
 def _made_up(policy: LoadedPolicy) -> Iterator[np.ndarray]:
     """States that look like the data's, for so many steps that z is inferred a second time."""
     rng, scaling, shape = np.random.default_rng(0), policy.scaling, (EPISODES, policy.spec.observation_size)
-    for _ in range(min(max(STEPS, _interval(policy) + 1), MOST_STEPS)):
+    for _ in range(min(max(STEPS, policy.traits.interval + 1), MOST_STEPS)):
         noise = rng.normal(size=shape) * np.asarray(scaling.observation_std)
         yield (np.asarray(scaling.observation_mean) + noise).astype(np.float32)
-
-
-def _interval(policy: LoadedPolicy) -> int:
-    """m, where z is inferred anew at all."""
-    adaptation = policy.algorithm.adaptation
-    again = adaptation is not None and adaptation.rule in ("best-ada", "grad-ada")
-    return adaptation.reinference_interval if again and adaptation is not None else 1
 
 
 def _not_installed(error: ImportError) -> DropError:

@@ -1,6 +1,24 @@
-"""Policies as values, wherever they come from."""
+"""Policies as values: they open episodes, act in them, and answer what others want to know of them."""
 
-from droprl.policies.fixed import FixedPolicy
-from droprl.policies.policy import Carry, HearsRewards, Policy, tell_rewards
+from droprl.policies.adaptive import AdaptiveMemory, AdaptivePolicy
+from droprl.policies.fixed import ActorPolicy, FixedPolicy
+from droprl.policies.policy import Carry, Facts, HearsRewards, Policy, Traits, tell_rewards
+from droprl.policies.program import Program, first_row
+from droprl.policies.trust import Trust, trust
 
-__all__ = ["Carry", "FixedPolicy", "HearsRewards", "Policy", "tell_rewards"]
+__all__ = [
+    "ActorPolicy",
+    "AdaptiveMemory",
+    "AdaptivePolicy",
+    "Carry",
+    "Facts",
+    "FixedPolicy",
+    "HearsRewards",
+    "Policy",
+    "Program",
+    "Traits",
+    "Trust",
+    "first_row",
+    "tell_rewards",
+    "trust",
+]

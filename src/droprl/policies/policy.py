@@ -1,14 +1,36 @@
-"""What every policy is: a value that opens episodes and takes steps in them."""
+"""What every policy is: a value that opens episodes, takes steps in them, and says how it acts."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Protocol, Self, runtime_checkable
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from droprl.adapt.inference import InferenceRule
+from droprl.adapt.search import Search
+from droprl.policies.program import Program
+
 Carry = Any
+Facts = dict[str, Array]
+
+
+@dataclass(frozen=True)
+class Traits:
+    """How a policy acts. Whoever plays, times, serves or ships a policy asks this."""
+
+    draws: bool = False
+    """`act` uses its key. A key costs a call of its own, and most policies need none."""
+    remembers: bool = False
+    """An action depends on more than its observation, so every episode needs a memory of its own."""
+    interval: int = 1
+    """The policy infers anew every so many steps; 1 where every step costs the same."""
+    chooses_once: bool = False
+    """All that it remembers is what it inferred at the first state of the episode."""
+    rule: InferenceRule | None = None
+    """Its rule of inference. None for a policy that infers nothing."""
 
 
 class Policy(Protocol):
@@ -20,21 +42,37 @@ class Policy(Protocol):
         """One action for each of the n observations; `key` is one key for all, or one for each episode."""
         ...
 
+    def facts(self, carry: Carry) -> Facts:
+        """What it knows about the actions it has just taken, by name: arrays with one row per episode.
+
+        The names in use: `embedding` (the z that acts), `score` (its score where it was inferred), `sub_task` (whose
+        z_n the search began at); of a guarded policy `held` (the action went by an earlier observation), `believed`
+        (that observation) and `guarded` (the guard stepped in).
+        """
+        ...
+
+    def program(self) -> Program:
+        """Its step for a file of another format, or a `DropError` that says why there is none."""
+        ...
+
     @property
-    def draws(self) -> bool:
-        """Whether `act` makes use of its key: a key costs a call of its own, and most policies need none."""
+    def traits(self) -> Traits: ...
+
+    @property
+    def search(self) -> Search | None:
+        """What it searches at test time. None for a policy that searches nothing."""
         ...
 
 
 @runtime_checkable
 class HearsRewards(Protocol):
-    """The carry of a policy that wants to know what its last action earned, in each episode."""
+    """The memory of a policy that wants to know what its last action earned, in each episode."""
 
     def rewarded(self, rewards: Array) -> Self:
         """The same memory, told the rewards (n,) of the step just taken, in the task's own units."""
         ...
 
 
-def tell_rewards(carry: Carry, rewards: np.ndarray) -> Carry:
-    """The memory after the step's rewards: to be called between two actions. One that does not listen is unchanged."""
+def tell_rewards(carry: Carry, rewards: np.ndarray | Array) -> Carry:
+    """The memory after it was told the step's rewards, between two actions. A memory that does not listen stays."""
     return carry.rewarded(jnp.asarray(rewards, jnp.float32)) if isinstance(carry, HearsRewards) else carry

@@ -8,15 +8,14 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
-from droprl.adapt import RULES, AdaptivePolicy, InferenceRule, Inferred
+from droprl.adapt import RULES, InferenceRule, Plane
 from droprl.algorithms import Algorithm
 from droprl.algorithms.curves import Curve
 from droprl.environments.mazes import CELL_OFFSET, MAZES, env_id
 from droprl.errors import DropError
 from droprl.evaluation import EVALUATION_SEED, Evaluation, load_evaluations
 from droprl.loaded import LoadedPolicy, policy_of_run
-from droprl.networks.critics import score_of_behavior
-from droprl.policies.policy import Carry
+from droprl.policies import Carry, Facts
 from droprl.report.contents import Chart, Diagnostic, EmbeddingWalk, Report, ScoreRow, Series, SubTaskReturns
 from droprl.rollout import EnvMaker, env_maker, rollout
 from droprl.train.config import RunConfig
@@ -137,20 +136,14 @@ def sub_tasks_of(run: Run, predicted: list[float] | None) -> SubTaskReturns:
 
 def scores_at_start(policy: LoadedPolicy, n_starts: int = 8) -> list[float]:
     """f(s₀, β(s₀, z_n), z_n) for each sub-task, the mean over some initial states of the task."""
-    adaptive: Any = policy.policy
+    search = policy.search
+    assert search is not None
     assert policy.origin.env is not None
     env = env_maker(policy.origin.env)()
     starts = np.stack([env.reset(seed=EVALUATION_SEED + i)[0] for i in range(n_starts)]).astype(np.float32)
     env.close()
-
-    def scores(observation: jax.Array) -> jax.Array:
-        encoded = adaptive.behavior_policy.encode(observation)
-        return jax.vmap(
-            lambda z: score_of_behavior(adaptive.score_model, adaptive.behavior_policy, observation, encoded, z)
-        )(adaptive.embeddings)
-
     normalized = jax.numpy.asarray(policy.scaling.observations_in(starts))
-    return [float(v) for v in jax.jit(lambda o: jax.vmap(scores)(o).mean(axis=0))(normalized)]
+    return [float(v) for v in jax.jit(lambda o: jax.vmap(search.scores)(o).mean(axis=0))(normalized)]
 
 
 def _diagnostics(run: Run) -> list[Diagnostic]:
@@ -185,52 +178,37 @@ def walks_of(run: Run) -> list[EmbeddingWalk]:
 
 def _walk(run: Run, rule: InferenceRule, make: EnvMaker, seed: int) -> EmbeddingWalk:
     policy = policy_of_run(run, rule=rule)
-    assert isinstance(policy.policy, AdaptivePolicy)
-    inferred: list[Inferred] = []
+    search = policy.search
+    assert search is not None
+    known: list[Facts] = []
     rewards: list[float] = []
     seen: list[np.ndarray] = []
 
     def record(carry: Carry, observations: np.ndarray, reward: np.ndarray) -> None:
-        inferred.append(jax.device_get(jax.tree.map(lambda leaf: leaf[0], carry.inferred)))
+        known.append({name: value[0] for name, value in jax.device_get(policy.facts(carry)).items()})
         rewards.append(float(reward[0]))
         seen.append(observations[0])
 
     rollout(policy, make, episodes=1, seed=seed, record=record)
-    embeddings, path, explained = _project(
-        np.asarray(policy.policy.embeddings), np.stack([np.asarray(i.z) for i in inferred])
-    )
+    plane = Plane(np.asarray(search.embeddings))
     walls, goal = _maze(policy.origin.env)
     return EmbeddingWalk(
         rule=rule,
-        embeddings=embeddings,
+        embeddings=_points(plane, np.asarray(search.embeddings)),
         sub_task_returns=run.sub_tasks().mean,
-        path=path,
-        start_of_path=[int(i.start) for i in inferred],
-        scores=[float(i.score) for i in inferred],
+        path=_points(plane, np.stack([step["embedding"] for step in known])),
+        start_of_path=[int(step["sub_task"]) for step in known],
+        scores=[float(step["score"]) for step in known],
         rewards=rewards,
-        explained=explained,
+        explained=plane.explained,
         positions=[_seen_from_above(o[0], o[1]) for o in seen] if walls else None,
         walls=walls,
         goal=goal,
     )
 
 
-Points = list[tuple[float, float]]
-
-
-def _project(embeddings: np.ndarray, path: np.ndarray) -> tuple[Points, Points, float]:
-    """The plane of the embeddings' two largest principal components."""
-    centre = embeddings.mean(axis=0)
-    _, sizes, directions = np.linalg.svd(embeddings - centre, full_matrices=False)
-    plane = np.zeros((2, embeddings.shape[1]))
-    plane[: min(2, len(directions))] = directions[:2]
-    total = float(np.sum(sizes**2))
-    explained = float(np.sum(sizes[:2] ** 2)) / total if total > 0 else 1.0
-
-    def points(z: np.ndarray) -> Points:
-        return [(float(x), float(y)) for x, y in (z - centre) @ plane.T]
-
-    return points(embeddings), points(path), explained
+def _points(plane: Plane, z: np.ndarray) -> list[tuple[float, float]]:
+    return [(float(x), float(y)) for x, y in plane.points(z)]
 
 
 def _maze(env: str | None) -> tuple[list[tuple[float, float, float, float]] | None, tuple[float, float] | None]:

@@ -24,7 +24,6 @@ from droprl.data.transitions import Transitions, transition_table
 from droprl.errors import DropError, require
 from droprl.loaded import LoadedPolicy
 from droprl.networks.perceptrons import MLP
-from droprl.policies import HearsRewards
 
 ACT_BATCH = 4096  # states that are asked for an action at once
 
@@ -87,21 +86,20 @@ def _chosen_actions(policy: LoadedPolicy, dataset: Dataset, table: Transitions, 
     """
     if (dataset.observation_size, dataset.action_size) != (policy.spec.observation_size, policy.spec.action_size):
         raise DropError(f"{dataset.name}: has other sizes than {policy!r} was trained with: give the data of its task")
-    adaptation = policy.algorithm.adaptation
-    if adaptation is not None and (adaptation.reinference_interval > 1 or adaptation.warm_start):
+    if policy.search is not None:
+        policy = policy.adapted(guard=False)  # at the data's own states there is nothing to guard against
+    if policy.traits.remembers and not policy.traits.chooses_once:
+        remedy = "" if policy.search is None else ": set reinference_interval to 1 and warm_start to false"
         raise DropError(
-            "what a policy does must follow from the state: set reinference_interval to 1 and warm_start to false"
+            f"what a policy does must follow from the state, and {policy.algorithm.name} goes by its past{remedy}"
         )
-    if isinstance(policy.start(1), HearsRewards):
-        raise DropError(f"what a policy does must follow from the state: {policy.algorithm.name} goes by its past")
     scaling, key = fit_scaling(dataset), jax.random.key(0)
     observations = np.asarray(table.observations * scaling.observation_std + scaling.observation_mean)
     firsts = observations[_first_rows(dataset, np.asarray(table.successor), len(observations))]
-    chooses_once = adaptation is not None and adaptation.rule in ("best", "grad")
 
     def act(rows: np.ndarray) -> np.ndarray:
         carry = policy.start(len(rows))
-        if chooses_once:
+        if policy.traits.chooses_once:
             carry, _ = policy.step(carry, firsts[rows], key)
         return policy.step(carry, observations[rows], key)[1]
 

@@ -65,10 +65,12 @@ class Run:
         return self.path / "evaluations"
 
     def checkpoints(self) -> list[Checkpoint]:
+        """The checkpoints that were kept, the oldest first."""
         return list_checkpoints(self.checkpoint_folder)
 
     @property
     def finished(self) -> bool:
+        """Whether it has made all its updates."""
         checkpoints = self.checkpoints()
         return bool(checkpoints) and checkpoints[-1].step >= self.config.steps
 
@@ -123,12 +125,13 @@ class Run:
             return False
 
     def sub_tasks(self) -> SubTaskSummary:
+        """The returns behind each sub-task."""
         return from_dict(SubTaskSummary, self._data("sub_tasks"), str(self.path / "data.json"))
 
     # --- what training left ---
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The log, one entry a line; a last line that a kill has torn does not count."""
+        """The training log, one entry for each line. A last line that a kill has torn does not count."""
         return read_log(self.path / "metrics.jsonl")
 
     def checkpoint(self, step: int | None = None) -> Checkpoint:

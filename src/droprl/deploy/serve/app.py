@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from droprl.deploy.serve import sessions as memory
 from droprl.deploy.serve import wire
 from droprl.deploy.serve.batching import ENDED, Batcher, Busy, Ended
-from droprl.deploy.serve.engine import Acted, Engine, Rows, remembers
+from droprl.deploy.serve.engine import Acted, Engine, Rows
 from droprl.deploy.serve.gate import Gate, refused
 from droprl.deploy.serve.live.routes import add_live_page
 from droprl.deploy.serve.live.show import Stage
@@ -72,7 +72,7 @@ class Service:
         self.batcher = Batcher(self.engine, limits.waiting, self.measures.batch)
         self.sessions = memory.Sessions(limits.sessions, limits.idle_seconds)
         self.shapes = wire.Shapes.of(loaded.spec, limits.rows)
-        self.remembers = remembers(loaded)
+        self.remembers = loaded.traits.remembers
         self.measures.watch("waiting_requests", "Requests that wait for the policy.", lambda: self.batcher.waiting)
         self.measures.watch("open_sessions", "Sessions that are open.", lambda: len(self.sessions))
 
@@ -89,12 +89,11 @@ class Service:
 
     def about(self) -> dict[str, Any]:
         loaded, scaling = self.loaded, self.loaded.scaling
-        adaptation = loaded.algorithm.adaptation
-        origin = loaded.origin
+        origin, search = loaded.origin, loaded.search
         return {
             "droprl": __version__,
             "algorithm": loaded.algorithm.name,
-            "adaptation": None if adaptation is None else vars(adaptation),
+            "adaptation": None if search is None else vars(search.adaptation),
             "needs_session": self.remembers,
             "observation_size": loaded.spec.observation_size,
             "action_size": loaded.spec.action_size,

@@ -10,12 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from droprl.adapt import AdaptivePolicy
-from droprl.adapt.adaptive import Episode
 from droprl.data.scaling import Scaling
 from droprl.loaded import LoadedPolicy, step_policy
-from droprl.policies import HearsRewards, Policy
-from droprl.policies.policy import Carry
+from droprl.policies import Carry, Policy, tell_rewards
 
 
 class Rows(NamedTuple):
@@ -27,25 +24,13 @@ class Rows(NamedTuple):
 
 
 class Acted(NamedTuple):
-    """What the policy answers, a row an episode; of one that infers no embedding the last three are None."""
+    """What the policy answers, with one row per episode. The last three are None if it infers no embedding."""
 
     memory: Carry
     actions: Any  # arrays, on the host when they are handed out
     embedding: Any
     score: Any
     sub_task: Any  # whose embedding the search started from
-
-
-def remembers(loaded: LoadedPolicy) -> bool:
-    """Whether the next action depends on more than the observation: then every episode needs a session."""
-    policy = loaded.policy
-    if isinstance(policy, AdaptivePolicy):
-        adaptation = policy.adaptation
-        if policy.guard is not None or (adaptation.rule == "grad-ada" and adaptation.warm_start):
-            return True
-        every_step = adaptation.rule in ("best-ada", "grad-ada") and adaptation.reinference_interval == 1
-        return adaptation.rule != "first" and not every_step
-    return bool(jax.tree.leaves(policy.start(1)))
 
 
 class Engine:
@@ -91,7 +76,7 @@ class Engine:
             policy: Policy, scaling: Scaling, observations: Array, memory: Carry, rewards: Array, call: Array
         ) -> Acted:
             keys = jax.random.split(jax.random.key(call), size)
-            heard = memory.rewarded(rewards) if isinstance(memory, HearsRewards) else memory
+            heard = tell_rewards(memory, rewards)
 
             def act(*rows: Any) -> tuple[Carry, Array]:
                 return step_policy(policy, scaling, *rows)
@@ -100,9 +85,8 @@ class Engine:
                 memory, actions = jax.lax.map(lambda row: _unbatched(act, row), (heard, observations, keys))
             else:
                 memory, actions = act(heard, observations, keys)
-            if isinstance(memory, Episode):
-                return Acted(memory, actions, memory.inferred.z, memory.inferred.score, memory.inferred.start)
-            return Acted(memory, actions, None, None, None)
+            known = policy.facts(memory)
+            return Acted(memory, actions, *(known.get(name) for name in ("embedding", "score", "sub_task")))
 
         observations = jnp.zeros((size, self.loaded.spec.observation_size), jnp.float32)
         rows = Rows(observations, self.start(size), jnp.zeros(size, jnp.float32))

@@ -15,11 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from droprl.adapt import AdaptivePolicy, InferenceRule
+from droprl.adapt import InferenceRule, Search
 from droprl.adapt.inference import climb
 from droprl.data.scaling import Scaling
 from droprl.loaded import step_policy
-from droprl.networks.critics import score_of_behavior
 from droprl.policies import FixedPolicy
 
 
@@ -56,59 +55,39 @@ class Sight(NamedTuple):
     score: Array  # () of z*, at this state
 
 
-def nothing_held(policy: AdaptivePolicy) -> Held:
-    return Held(policy.embeddings[0], jnp.zeros((), jnp.int32))
+def nothing_held(search: Search) -> Held:
+    return Held(search.embeddings[0], jnp.zeros((), jnp.int32))
 
 
 def see(
-    policy: AdaptivePolicy, scaling: Scaling, settings: Settings, since: int, held: Held, observation: Any, key: Array
+    search: Search, scaling: Scaling, settings: Settings, since: int, held: Held, observation: Any, key: Array | None
 ) -> tuple[np.ndarray, Sight]:
-    """The action in the task's units, and the sight, on the host."""
-    n = len(policy.embeddings)
-    starts = min(policy.adaptation.starts or n, n) if settings.rule == "grad-ada" else 1
+    """The action in the task's units, and the sight, on the host. With a key the action is drawn."""
+    n = len(search.embeddings)
+    starts = min(search.adaptation.starts or n, n) if settings.rule == "grad-ada" else 1
     numbers = (jnp.int32(settings.climb), jnp.int32(starts), jnp.bool_(settings.due(since)))
-    action, sight = _see(policy, scaling, held, jnp.asarray(observation, jnp.float32), *numbers, key)
+    action, sight = _see(search, scaling, held, jnp.asarray(observation, jnp.float32), *numbers, key)
     return np.array(action), jax.device_get(sight)
 
 
 @jax.jit
 def _see(
-    policy: AdaptivePolicy,
+    search: Search,
     scaling: Scaling,
     held: Held,
     observation: Array,
     ascent_steps: Array,
     starts: Array,
     due: Array,
-    key: Array,
+    key: Array | None,
 ) -> tuple[Array, Sight]:
-    normalized = jnp.asarray(scaling.observations_in(observation))
-    encoded = policy.behavior_policy.encode(normalized)
-
-    def score(z: Array) -> Array:
-        return score_of_behavior(policy.score_model, policy.behavior_policy, normalized, encoded, z)
-
-    scores = jax.vmap(score)(policy.embeddings)
-    in_full = replace(policy.adaptation, tolerance=0.0)
-    ends = climb(score, policy.embeddings, policy.embeddings, policy.embeddings, in_full, ascent_steps)
+    score, embeddings = search.score_at(jnp.asarray(scaling.observations_in(observation))), search.embeddings
+    scores = jax.vmap(score)(embeddings)
+    in_full = replace(search.adaptation, tolerance=0.0)
+    ends = climb(score, embeddings, embeddings, embeddings, in_full, ascent_steps)
     ranks = jnp.argsort(jnp.argsort(-scores))
     chosen = jnp.argmax(jnp.where(ranks < starts, jax.vmap(score)(ends), -jnp.inf)).astype(jnp.int32)
     held = Held(jnp.where(due, ends[chosen], held.z), jnp.where(due, chosen, held.start))
-    fixed = FixedPolicy(policy.behavior_policy, held.z, policy.sample_actions)
+    fixed = FixedPolicy(search.behavior_policy, held.z, sample_actions=key is not None)
     _, actions = step_policy(fixed, scaling, (), observation[None], key)
     return actions[0], Sight(scores, ends, held, score(held.z))
-
-
-class Plane:
-    """The plane of the embeddings' two largest principal components, as on the report's page."""
-
-    def __init__(self, embeddings: np.ndarray) -> None:
-        self._centre = embeddings.mean(axis=0)
-        _, sizes, directions = np.linalg.svd(embeddings - self._centre, full_matrices=False)
-        self._directions = np.zeros((2, embeddings.shape[1]))
-        self._directions[: min(2, len(directions))] = directions[:2]
-        total = float(np.sum(sizes**2))
-        self.explained = float(np.sum(sizes[:2] ** 2)) / total if total > 0 else 1.0
-
-    def points(self, z: np.ndarray) -> Any:
-        return np.round((z - self._centre) @ self._directions.T, 4).tolist()

@@ -15,9 +15,9 @@ import gymnasium
 import jax
 import numpy as np
 
-from droprl.adapt import AdaptivePolicy
+from droprl.adapt import Plane
 from droprl.deploy.serve.live import pictures
-from droprl.deploy.serve.live.look import Plane, Settings, Sight, nothing_held, see
+from droprl.deploy.serve.live.look import Settings, Sight, nothing_held, see
 from droprl.environments.mazes import MAZES, TIME_LIMITS, env_id
 from droprl.environments.simulation import make_env
 from droprl.errors import DropError
@@ -55,9 +55,8 @@ class Stage:
         self.tasks = tasks_of(env or loaded.origin.env)
         if env is not None:
             _check_task(loaded, env)
-        policy = loaded.policy
-        self.adaptive = policy if isinstance(policy, AdaptivePolicy) else None
-        self.plane = None if self.adaptive is None else Plane(np.asarray(self.adaptive.embeddings))
+        self.search = loaded.search
+        self.plane = None if self.search is None else Plane(np.asarray(self.search.embeddings))
         self._shows: dict[str, Show] = {}
         self._closing = False
 
@@ -68,11 +67,11 @@ class Stage:
             "dataset": self.loaded.origin.dataset,
             "tasks": self.tasks,
         }
-        if self.adaptive is None or self.plane is None:
+        if self.search is None or self.plane is None:
             return content
-        embeddings, adaptation = np.asarray(self.adaptive.embeddings), self.adaptive.adaptation
+        embeddings, adaptation = np.asarray(self.search.embeddings), self.search.adaptation
         return content | {
-            "embeddings": self.plane.points(embeddings),
+            "embeddings": _rounded(self.plane.points(embeddings)),
             "explained": self.plane.explained,
             "starts": min(adaptation.starts or len(embeddings), len(embeddings)),
             "in_full": not (adaptation.halve_every or adaptation.tolerance or adaptation.warm_start),
@@ -90,9 +89,9 @@ class Stage:
     @property
     def first_settings(self) -> Settings | None:
         """As the policy was loaded; the rule `first`, which asks no score model, has no place on the page."""
-        if self.adaptive is None:
+        if self.search is None:
             return None
-        chosen = self.adaptive.adaptation
+        chosen = self.search.adaptation
         rule = "best" if chosen.rule == "first" else chosen.rule
         return Settings(rule, chosen.ascent_steps, chosen.reinference_interval)
 
@@ -230,8 +229,8 @@ class Episode:
     def __init__(self, stage: Stage, env: gymnasium.Env[Any, Any], number: int) -> None:
         self._stage, self._env, self._number = stage, env, number
         self._observation = np.asarray(env.reset(seed=number)[0], np.float32)
-        self._held = None if stage.adaptive is None else nothing_held(stage.adaptive)
-        self._carry = None if stage.adaptive is not None else stage.loaded.start(1)
+        self._held = None if stage.search is None else nothing_held(stage.search)
+        self._carry = None if stage.search is not None else stage.loaded.start(1)
         self._settings: Settings | None = None
         self._since = 0  # steps since z was first inferred under these settings
         self.step, self.total, self.over = 0, 0.0, False
@@ -256,12 +255,13 @@ class Episode:
         return points, self._drawn(sight)
 
     def _act(self) -> tuple[np.ndarray, Sight | None]:
-        key = jax.random.fold_in(jax.random.key(self._number), self.step)
-        loaded, adaptive = self._stage.loaded, self._stage.adaptive
-        if adaptive is None or self._settings is None or self._held is None:
+        loaded, search = self._stage.loaded, self._stage.search
+        draws = loaded.traits.draws
+        key = jax.random.fold_in(jax.random.key(self._number), self.step) if draws else None
+        if search is None or self._settings is None or self._held is None:
             self._carry, actions = loaded.step(self._carry, self._observation[None], key)
             return actions[0], None
-        action, sight = see(adaptive, loaded.scaling, self._settings, self._since, self._held, self._observation, key)
+        action, sight = see(search, loaded.scaling, self._settings, self._since, self._held, self._observation, key)
         self._held, self._since = sight.held, self._since + 1
         return action, sight
 
@@ -271,10 +271,14 @@ class Episode:
             return {}
         return {
             "scores": np.round(sight.scores, 5).tolist(),
-            "ends": plane.points(np.asarray(sight.ends)),
-            "z": plane.points(np.asarray(sight.held.z)),
+            "ends": _rounded(plane.points(np.asarray(sight.ends))),
+            "z": _rounded(plane.points(np.asarray(sight.held.z))),
             "start": int(sight.held.start),
         }
+
+
+def _rounded(points: np.ndarray) -> Any:
+    return np.round(points, 4).tolist()
 
 
 def _check_task(loaded: LoadedPolicy, env_id: str) -> None:

@@ -16,9 +16,7 @@ from helpers.playing import CountingTask
 from helpers.training import learnable_dataset, refusal, tiny
 
 from droprl import load_policy
-from droprl.adapt import Adaptation, AdaptivePolicy, Inferred, infer
-from droprl.adapt.adaptive import Episode
-from droprl.adapt.guard import Guard, embedding_limit, nearest_distance
+from droprl.adapt import Adaptation, Inferred, infer
 from droprl.cli.evaluate import EvaluateOptions, print_scores
 from droprl.cli.options import parse
 from droprl.data.support import Support
@@ -26,7 +24,8 @@ from droprl.evaluation import evaluate
 from droprl.evaluation.evaluation import load_evaluations
 from droprl.files.seals import read_sealed, sealed
 from droprl.loaded import LoadedPolicy
-from droprl.policies import FixedPolicy
+from droprl.policies import AdaptiveMemory, AdaptivePolicy, FixedPolicy
+from droprl.policies.guard import Guard, embedding_limit, nearest_distance
 from droprl.rollout import rollouts
 from droprl.train import Run, fit
 
@@ -220,7 +219,7 @@ def test_trust_is_of_the_state_and_the_embedding_in_use(run: Run) -> None:
     policy.act(now)
     told = policy.trust()
     z, state = policy._carry.inferred.z[0], jnp.asarray(policy.scaling.observations_in(now))
-    assert told.score == pytest.approx(float(inside(policy).score_at(state)(z)), rel=1e-5)
+    assert told.score == pytest.approx(float(inside(policy).search.score_at(state)(z)), rel=1e-5)
     distances = np.linalg.norm(np.asarray(inside(policy).embeddings) - z, axis=1)
     assert told.embedding_distance == pytest.approx(distances.min(), abs=1e-6)
     assert policy.support is not None
@@ -254,7 +253,7 @@ def test_memory_kept_by_the_caller_can_be_asked_too(run: Run) -> None:
     carry, _ = policy.step(policy.start(4), np.zeros((4, 3)), KEY)
     observations = np.stack([FAR, np.zeros(3), np.zeros(3), FAR])
     carry, _ = policy.step(carry, observations, KEY)
-    assert isinstance(carry, Episode)
+    assert isinstance(carry, AdaptiveMemory)
     assert policy.trust_after(carry, observations).guarded.tolist() == [True, False, False, True]
 
 
