@@ -1,7 +1,7 @@
 """How columns on the disk are looked up without all of them becoming resident.
 
-A file is mapped into memory by the piece: one look-up may bring in two megabytes around it. What is mapped is the
-system's cache and can be taken back at any time, but it counts as resident memory, so there is a limit to it here.
+A file is mapped into memory by the piece: one look-up may bring in two megabytes around it. What is mapped belongs to
+the system's cache, which can take it back at any time. It counts as resident memory all the same, so it is limited here.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ STEP_BYTES = 5 * 2**21  # what one step may bring in: it is looked up in up to f
 Tree = Any
 
 
-def in_pieces(dataset: Dataset, look_up: Callable[[Tree], Tree], drawn: Tree) -> Tree:
-    """`look_up` of drawn steps, arrays of one shape, some at a time where the columns are larger than the limit."""
+def in_pieces(dataset: Dataset, look_up: Callable[[Tree], Tree], places: Tree) -> Tree:
+    """`look_up(places)`, where the places are arrays of one shape. Of columns larger than the limit, some at a time."""
     limit = mapped_limit()
     if dataset.n_bytes <= limit:
-        return look_up(drawn)
-    shape = jax.tree.leaves(drawn)[0].shape
-    size, flat, parts = max(1, limit // STEP_BYTES), jax.tree.map(np.ravel, drawn), []
+        return look_up(places)
+    shape = jax.tree.leaves(places)[0].shape
+    size, flat, parts = max(1, limit // STEP_BYTES), jax.tree.map(np.ravel, places), []
     for begin in range(0, math.prod(shape), size):
         piece = slice(begin, begin + size)
         parts.append(look_up(jax.tree.map(lambda leaf, piece=piece: leaf[piece], flat)))

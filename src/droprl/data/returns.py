@@ -1,7 +1,7 @@
 """Sums inside episodes: Monte-Carlo and average returns, n-step targets, and the choice of γ that needs only the data.
 
-Nothing here ever looks past an episode's end. A terminal leaves nothing to come; a timeout leaves a future that is
-bootstrapped where the data shows the state to bootstrap from, and is not guessed where it does not.
+Nothing here ever looks past an episode's end. After a terminal nothing more is earned. After a timeout the future is
+bootstrapped from the next state, where the data shows that state. Where it does not, nothing is guessed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ def returns_spread(dataset: Dataset, discount: float) -> float:
 
 
 def _sums_to_end(rewards: np.ndarray, ends: np.ndarray, discount: float) -> np.ndarray:
-    """R_t = r_t + γ R_{t+1} backwards from each end: for all episodes together, or one at a time where few are long."""
+    """R_t = r_t + γ R_{t+1}, backwards from the end of each episode.
+
+    Many short episodes are summed side by side, and few long ones one after another.
+    """
     lengths = np.diff(ends, prepend=0)
     if len(rewards) < 50 * lengths.max():
         parts = (rewards[end - length : end][::-1].tolist() for end, length in zip(ends, lengths, strict=True))
@@ -81,7 +84,10 @@ class Targets(NamedTuple):
 
 
 def n_step_targets(dataset: Dataset, discount: float, n_steps: int | np.ndarray | None) -> Targets:
-    """n-step targets (n = 1 is the paper's TD(0), None goes to the episode's end: Monte Carlo), or an n a row."""
+    """The n-step targets of all rows.
+
+    n = 1 is the paper's TD(0). None sums to the episode's end (Monte Carlo). An array holds one n for each row.
+    """
     rows = np.arange(dataset.n_steps)
     episode = np.repeat(np.arange(dataset.n_episodes), dataset.lengths)
     targets = targets_but_rewards(dataset, rows, episode, discount, n_steps)
@@ -94,7 +100,7 @@ def n_step_targets(dataset: Dataset, discount: float, n_steps: int | np.ndarray 
 def n_step_targets_at(
     dataset: Dataset, rows: np.ndarray, episode: np.ndarray, discount: float, n_steps: int | np.ndarray | None
 ) -> Targets:
-    """The targets of some rows, whose episodes are known, from the few rewards that they sum."""
+    """The targets of some rows, whose episodes are known. Only the rewards that these targets sum are read."""
     targets = targets_but_rewards(dataset, rows, episode, discount, n_steps)
     rewards, total = np.asarray(dataset.rewards), np.zeros(rows.shape)
     longest = int(targets.horizon.max(initial=0))
@@ -109,7 +115,7 @@ def n_step_targets_at(
 def targets_but_rewards(
     dataset: Dataset, rows: np.ndarray, episode: np.ndarray, discount: float, n_steps: int | np.ndarray | None
 ) -> Targets:
-    """How far the target of each row reaches, and what is bootstrapped there; its rewards are left at 0."""
+    """How far the target of each row reaches, and whether it bootstraps there. Its rewards are left at 0."""
     end, terminal = dataset.bounds[1:][episode], dataset.ends_in_terminal[episode]
     # The last row whose reward may be summed before one must bootstrap: without the state after a timeout, the last
     # row of that episode is itself the state to bootstrap from.

@@ -88,8 +88,8 @@ class Chunks:
 
     def _gather(self, number: int) -> Batches:
         with jax.default_device(self._host):
-            drawn = self._draw(self._seeds, np.arange(number * self.size, (number + 1) * self.size, dtype=np.int32))
-        batches = self._sampler.gather(jax.tree.map(np.asarray, drawn))
+            places = self._draw(self._seeds, np.arange(number * self.size, (number + 1) * self.size, dtype=np.int32))
+        batches = self._sampler.gather(jax.tree.map(np.asarray, places))
         return batches if self._device is None else jax.device_put(batches, self._device)
 
 

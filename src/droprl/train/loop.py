@@ -169,7 +169,7 @@ class Loop:
         return jax.eval_shape(self.init)
 
     def run(self, states: State, first: int, count: int) -> tuple[State, Logged]:
-        """`count` updates from number `first` on; consumes `states`. Metrics are sums over them, a value a seed."""
+        """`count` updates from number `first` on; consumes `states`. A metric is its sum, for each seed."""
         numbers = jnp.int32(first), jnp.int32(count), self._total
         states, sums = self._run(states, self._seeds, self._transitions, *numbers)
         return states, jax.device_get(sums)

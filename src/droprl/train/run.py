@@ -209,12 +209,12 @@ def _write_data(path: Path, prepared: Prepared, returns: np.ndarray) -> None:
 
 
 class MetricsLog:
-    """`metrics.jsonl`: one line an entry, each value a list over seeds. What lies beyond the checkpoint is redone."""
+    """`metrics.jsonl`: one line for each entry. A value is a list over seeds. Entries after the checkpoint are redone."""
 
     def __init__(self, path: Path, resume_at: int) -> None:
         self._path = path
-        kept = [entry for entry in read_log(path) if entry["step"] <= resume_at]
-        write_bytes(path, "".join(json.dumps(entry) + "\n" for entry in kept).encode())
+        before = [entry for entry in read_log(path) if entry["step"] <= resume_at]
+        write_bytes(path, "".join(json.dumps(entry) + "\n" for entry in before).encode())
 
     def write(self, entry: dict[str, Any]) -> None:
         try:
