@@ -15,6 +15,7 @@ from helpers.playing import Makes, drop_run
 from helpers.training import learnable_dataset, refusal, tiny
 
 from droprl import evaluate, finetune, load_policy
+from droprl.algorithms import ALGORITHMS
 from droprl.data.transitions import Spec
 from droprl.evaluation import EVALUATION_SEED
 from droprl.finetuning import FineTuning
@@ -372,9 +373,11 @@ def test_a_budget_in_which_no_episode_ends_is_refused(run: Run) -> None:
 
 def test_cloning_has_checkpoints_to_choose_from_and_nothing_else(tmp_path: Path) -> None:
     cloned = fit(learnable_dataset(), tiny("bc"), out=tmp_path / "bc", steps=4, checkpoint_every=2, progress=False)
+    able = ", ".join(name for name, kind in ALGORITHMS.items() if kind.card.learns_online)
+    assert "drop" in able
     for level, said in (
         ("embedding", "bc has no embedding to infer: fine-tune it with --level checkpoint"),
-        ("policy", "bc cannot learn from what it plays (these can: drop): fine-tune it with --level checkpoint"),
+        ("policy", f"bc cannot learn from what it plays (these can: {able}): fine-tune it with --level checkpoint"),
     ):
         assert said in refusal(tune, cloned, level, 100)
     found = tune(cloned, "checkpoint", 100, rounds=1)

@@ -1,4 +1,4 @@
-"""The one in-memory form of logged trajectories: flat arrays with one row for each step, and the bounds of the episodes.
+"""The one in-memory form of logged trajectories: flat arrays, one row for each step, and the bounds of episodes.
 
 What a row means is settled here and nowhere else: a *terminal* ended the task, a *timeout* only stopped the clock.
 The arrays may be columns on the disk (`mapped`): what runs over all rows goes block by block and lets go of each.

@@ -1,7 +1,8 @@
 """How columns on the disk are looked up without all of them becoming resident.
 
 A file is mapped into memory by the piece: one look-up may bring in two megabytes around it. What is mapped belongs to
-the system's cache, which can take it back at any time. It counts as resident memory all the same, so it is limited here.
+the system's cache, which can take it back at any time. It counts as resident memory all the same, so there is a limit
+to it here.
 """
 
 from __future__ import annotations

@@ -209,7 +209,10 @@ def _write_data(path: Path, prepared: Prepared, returns: np.ndarray) -> None:
 
 
 class MetricsLog:
-    """`metrics.jsonl`: one line for each entry. A value is a list over seeds. Entries after the checkpoint are redone."""
+    """`metrics.jsonl`: one line for each entry, in which every value is a list over seeds.
+
+    Entries after the checkpoint are made again.
+    """
 
     def __init__(self, path: Path, resume_at: int) -> None:
         self._path = path
