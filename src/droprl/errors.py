@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import numbers
 from collections.abc import Callable
 from typing import Any
 
@@ -29,6 +31,8 @@ _RANGES: dict[str, Callable[[Any], bool]] = {
     "from 0 to 1": lambda value: 0 <= value <= 1,
     "from 1 to 100": lambda value: 1 <= value <= MOST_PARTS,
     "above 0 and at most 1": lambda value: 0 < value <= 1,
+    "at least 0 and less than 1": lambda value: 0 <= value < 1,
+    "a finite number": math.isfinite,
 }
 
 
@@ -37,6 +41,6 @@ def require(settings: object, wanted: str, *names: str) -> None:
     for name in names:
         value = getattr(settings, name)
         for part in value if isinstance(value, tuple) else (value,):
-            if part is not None and (isinstance(part, str) or not _RANGES[wanted](part)):
+            if part is not None and not (isinstance(part, numbers.Real) and _RANGES[wanted](part)):
                 of_each = "each must" if isinstance(value, tuple) else "it must"
                 raise SettingError(f"{name} is {value!r}: {of_each} be {wanted}")

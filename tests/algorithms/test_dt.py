@@ -29,9 +29,10 @@ from helpers.sequences import (
 )
 from helpers.training import learnable_dataset, refusal, tiny
 
-from droprl.algorithms.dt import DT, DTState, _drop
+from droprl.algorithms.dt import DT, DTState
 from droprl.algorithms.protocol import Clock
 from droprl.data.windows import Windows
+from droprl.networks.transformer import dropped
 from droprl.train import fit
 
 # --- windows ---
@@ -155,7 +156,7 @@ def test_what_is_dropped_is_made_up_for() -> None:
     assert np.mean(keep) == pytest.approx(0.75, abs=0.03)
     assert len({row.tobytes() for row in np.asarray(keep)}) == len(keep)
     np.testing.assert_array_equal(
-        _drop(jnp.array([[3.0, 6.0], [9.0, 12.0]]), 0.25, jnp.array([True, False, True, True, False])),
+        dropped(jnp.array([[3.0, 6.0], [9.0, 12.0]]), 0.25, jnp.array([True, False, True, True, False])),
         [[4.0, 0.0], [12.0, 16.0]],
     )
 
