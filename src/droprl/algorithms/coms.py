@@ -118,6 +118,7 @@ class COMs:
         require(self, "above 0", "learning_rate", "score_learning_rate", "step_size")
         require(self, "above 0", "multiplier_start", "multiplier_rate", "multiplier_max")
         require(self, "above 0 and at most 1", "average_rate")
+        require(self, "a finite number", "threshold")
 
     @classmethod
     def small(cls) -> Self:

@@ -131,6 +131,7 @@ class DropCVAE:
         require(self, "above 0", "learning_rate")
         require(self, "at least 0", "kl_weight", "multiplier_start", "multiplier_rate", "multiplier_max")
         require(self, "at least 0 and less than 1", "td_lambda")
+        require(self, "a finite number", "threshold")
 
     @classmethod
     def small(cls) -> Self:

@@ -153,6 +153,7 @@ class DROP:
         require(self, "at least 0", "decomposition_seed", "multiplier_start", "multiplier_rate", "multiplier_max")
         require(self, "at least 0", "score_smoothing", "policy_smoothing")
         require(self, "at least 0 and less than 1", "td_lambda")
+        require(self, "a finite number", "threshold")
 
     @classmethod
     def small(cls) -> Self:

@@ -63,7 +63,7 @@ class Card:
     learns_online: bool = False
     """Its update can also learn from steps that its own policy has played: `drop finetune --level policy`."""
     no_export: str = ""
-    """Why its policy cannot become an ONNX file. Empty if it can."""
+    """Why its policy cannot become an ONNX file; `drop export` says it. Empty if it can."""
     may_lower: tuple[str, ...] = ()
     """Settings that `resolve` may lower when the data is too small for them."""
 
