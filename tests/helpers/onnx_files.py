@@ -11,14 +11,14 @@ import onnxruntime
 from droprl.deploy import onnx_file
 from droprl.loaded import LoadedPolicy
 
-EPISODES = onnx_file.EPISODES  # the number that an export tries: nothing is compiled twice
+EPISODES = onnx_file.EPISODES  # the same number as in the comparison of an export, so that nothing is compiled twice
 STATES = np.random.default_rng(7).normal(size=(5, EPISODES, 3)).astype(np.float32)
 REWARDS = np.random.default_rng(8).normal(size=(5, EPISODES)).astype(np.float32)
 REWARDS[0] = 0.0
 
 
 class File:
-    """The file as a user of onnxruntime has it: what comes out as next_… goes in again."""
+    """The file as a user of onnxruntime plays it: the outputs next_… are the inputs of the next step."""
 
     def __init__(self, path: Path) -> None:
         self.session = onnxruntime.InferenceSession(path)
@@ -40,7 +40,7 @@ class File:
 
 
 def assert_plays_alike(policy: LoadedPolicy, path: Path) -> File:
-    """Several steps of several episodes; and of one episode alone the same as beside others."""
+    """Check several steps of several episodes. One episode alone must get the same actions as beside others."""
     policy.reset()
     many, alone = File(path), File(path)
     many.start(len(STATES[0]))

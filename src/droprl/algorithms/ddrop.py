@@ -40,7 +40,7 @@ class Distillation(NamedTuple):
 
 @dataclass(frozen=True)
 class DDROP(DROP):
-    """Distilled DROP: a policy without a search learns what adaptation finds at the states of the data."""
+    """Distilled DROP: one policy learns what adaptation finds at the states of the data, and does not search."""
 
     name: ClassVar[str] = "ddrop"
     card: ClassVar[Card] = Card(
@@ -52,11 +52,10 @@ class DDROP(DROP):
     sample_actions: ClassVar[bool] = False  # type: ignore[misc]  # and it is deterministic
 
     outer: Adaptation = field(default_factory=Adaptation)
-    """How z*(s) is found at the states of the data. Each state is searched alone, so reinference_interval has no
-    effect."""
+    """How z*(s) is found at states of the data, at each by itself: reinference_interval has no effect."""
     distilled_share: float = 0.125
-    """The share of a batch whose states the student learns from. A search costs as much as tens of cloned steps; with
-    the default all searches take about as long as the rest of the update."""
+    """The part of a batch whose states the student learns from. A search costs as much as tens of cloned steps. With
+    the default, the search takes about as long as the rest of the update."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -140,29 +140,32 @@ class DTState(NamedTuple):
 
 @dataclass(frozen=True)
 class DT:
-    """Decision Transformer: predicts actions from the past steps and the return still to come."""
+    """Decision Transformer: predicts actions from the past and from the return still to come.
+
+    It acts with its last weights, not with averages of them.
+    """
 
     name: ClassVar[str] = "dt"
     card: ClassVar[Card] = Card(curves=(CLONE_LOSS, WRONG_RETURN), falls=("clone_loss",), clones=True)
     adaptation: ClassVar[None] = None
 
     target_return: float | None = None
-    """The return to aim for at test time, in the task's own units. None: the highest return in the data. The authors
-    choose two by hand for each task: about an expert's return, and half of it."""
+    """The return to aim for at test time, in the task's own units. None: the highest return in the data. (The original
+    picks two by hand for each task: about an expert's return, and half of it.)"""
     return_scale: float | None = None
     """Returns-to-go are divided by this number. None: their standard deviation over the steps of the data. The authors
     take 1000 for all locomotion."""
     context: int = 20
     """K: how many steps the transformer sees, the present one included."""
     longest_episode: int | None = None
-    """How many steps of an episode have an embedding of their own; later steps share the last one. None: the length of
-    the longest episode in the data, at most 10,000. The authors take 1000."""
+    """How many steps of an episode have an embedding of their own; all later steps share the last one. None: as many as
+    the longest episode of the data has, at most 10,000 (the original: 1000)."""
     width: int = 128
     """Size of a token. The MLPs are four times as wide."""
     depth: int = 3
     """Number of transformer blocks."""
     heads: int = 1
-    """Number of attention heads. The width must be a multiple of it."""
+    """Attention heads; the width must be a multiple of them."""
     dropout: float = 0.1
     """The share of activations dropped in training: of embeddings, of attention, and of what each block adds."""
     normalize_observations: bool = True
@@ -176,7 +179,7 @@ class DT:
     gradient_clip: float = 0.25
     """The largest norm of a gradient, over all weights."""
     batch_size: int = 64
-    """Number of windows in each update."""
+    """Windows of K steps in one update."""
 
     def __post_init__(self) -> None:
         require(self, "at least 1", "context", "longest_episode", "width", "heads", "warmup_steps", "batch_size")

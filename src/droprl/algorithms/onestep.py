@@ -61,7 +61,7 @@ class OnestepState(NamedTuple):
 
 @dataclass(frozen=True)
 class Onestep:
-    """One step of policy improvement: the best policy near the behaviour, judged by the behaviour's own Q."""
+    """One step of policy improvement: the best policy near the behaviour policy, judged by the behaviour's own Q."""
 
     name: ClassVar[str] = "onestep"
     card: ClassVar[Card] = Card(
@@ -74,12 +74,12 @@ class Onestep:
     actions, weighted by the exponential of their advantage."""
     kl_weight: float = 0.03
     """α of reverse-kl: Q(s, a ~ π) − α · KL(π ‖ β). Its unit is that of Q: with scaled rewards, standard deviations of
-    the discounted returns. The authors use raw rewards (released: 1). A guess from two datasets with one seed each: 0.1
-    hardly moved the policy, 0.01 earned more on one dataset, and 0.003 left the data and earned little on the other."""
+    the discounted returns. The authors have it in raw rewards (released: 1). The default is a guess from two datasets
+    with one seed each: 0.1 hardly moved the policy; 0.01 earned more on one of them; 0.003 was tried on the other, left
+    the data and earned little."""
     temperature: float = 0.1
-    """τ of exponential: the weight of an action is exp(A / τ). Its unit is that of Q. The authors multiply by an
-    inverse, in raw rewards (released: 0.01). A guess from the same datasets: 0.03 earned more on one and far less on
-    the other."""
+    """τ of exponential: the weight of an action is exp(A / τ). Its unit is that of Q as well. The authors multiply by
+    an inverse, in raw rewards (released: 0.01). A guess too: 0.03 earned more on one of them, far less on the other."""
     weight_max: float = 100.0
     """The cap on the weights of exponential."""
     value_samples: int = 10
@@ -88,7 +88,7 @@ class Onestep:
     width: int = 1024
     """Units of each hidden layer of β, Q and π."""
     depth: int = 2
-    """Hidden layers of β, Q and π."""
+    """Hidden layers of each."""
     score_models: int = 1
     """Number of Q networks. With several, the lowest value counts."""
     score_layer_norm: bool = True
@@ -99,8 +99,8 @@ class Onestep:
     discount: float = 0.99
     """γ."""
     td_steps: int = 20
-    """Rewards summed before bootstrapping. The authors take 1, which needs their 2·10⁶ updates. Several steps are no
-    less on-policy, because Q is the value of the behaviour that took them."""
+    """Rewards summed before bootstrapping. The authors take 1, which needs their 2·10⁶ updates. Several steps bring in
+    no other policy: Q is the value of the policy that took them."""
     scale_rewards: bool = True
     """Divide rewards by the standard deviation of discounted returns, so that α and τ mean the same on any task. The
     authors do not."""
@@ -112,7 +112,7 @@ class Onestep:
     learning_rate: float = 1e-4
     """Adam's learning rate, the same for all networks."""
     batch_size: int = 512
-    """Number of steps of the data in each update."""
+    """Steps of the data in one update."""
 
     def __post_init__(self) -> None:
         require(self, "at least 1", "width", "value_samples", "td_steps", "batch_size")

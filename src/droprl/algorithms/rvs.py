@@ -43,15 +43,15 @@ WRONG_OUTCOME = right_and_wrong("probe_clone_loss_permuted", "outcome", "a permu
 
 @dataclass(frozen=True)
 class RvS:
-    """Return-conditioned cloning (RvS-R): act like those steps of the data that this much reward followed."""
+    """Return-conditioned cloning (RvS-R): act like the steps of the data that were followed by as much reward."""
 
     name: ClassVar[str] = "rvs"
     card: ClassVar[Card] = Card(curves=(CLONE_LOSS, WRONG_OUTCOME, TARGET_REACTION), falls=("clone_loss",), clones=True)
     adaptation: ClassVar[None] = None
 
     target_return: float | None = None
-    """The return of a whole episode to ask for, in the task's own units. Training does not depend on it. None: the
-    highest return in the data. The authors choose by hand, from fractions of an expert's return."""
+    """The return of a whole episode to ask for, in the task's own units; training does not depend on it. None: the
+    highest return of a trajectory in the data. The authors choose by hand, from fractions of an expert's return."""
     horizon: int | None = None
     """H: how many steps a whole episode has. None: the steps of the longest trajectory, as with the authors. An episode
     that ended in a terminal earned nothing in the rest of H. One that timed out earlier is averaged over its own
@@ -66,9 +66,9 @@ class RvS:
     """Units of each hidden layer."""
     state_depth: int = 1
     """Hidden layers before ω enters. The authors have two hidden layers and concatenate ω to the state. Here ω is
-    concatenated to the output of the first layer: the network is that of DROP's policy, with ω for z."""
+    concatenated to the output of the first layer: this is the network of DROP's policy, where z enters there."""
     action_depth: int = 1
-    """Hidden layers after ω enters."""
+    """Hidden layers after ω has entered."""
     conditioning: Conditioning = "concatenate"
     """How ω enters. concatenate: next to the state's encoding. bilinear: also with all products of the two."""
     head: PolicyHead = "gaussian"
@@ -84,7 +84,7 @@ class RvS:
     """How fast the averaged policy follows the trained one, as in bc. 1: act with the last weights, as the authors
     do."""
     batch_size: int = 16384
-    """Number of steps of the data in each update."""
+    """Steps of the data in one update."""
 
     def __post_init__(self) -> None:
         require(self, "at least 1", "horizon", "width", "batch_size")

@@ -21,6 +21,7 @@ from typing import Any
 
 from droprl.bench.cells import Cell, cells_of, is_done, run_cell
 from droprl.bench.existing import refuse_other_settings, with_kept
+from droprl.bench.packing import unpack
 from droprl.bench.results import Bench
 from droprl.bench.task_data import task_source
 from droprl.errors import DropError, reason
@@ -32,6 +33,8 @@ Runner = Callable[[Bench, Sequence[Cell]], dict[Cell, str]]  # what failed, and 
 def run_suite(bench: Bench, runner: Runner | None = None) -> None:
     """By default one cell after another in this process. What the folder holds besides stays in its records."""
     missing = missing_cells(bench)
+    if missing:
+        unpack(bench.out)
     whole = with_kept(bench)
     whole.write_suite()
     failed = (runner or here)(bench, missing)

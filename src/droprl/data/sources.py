@@ -51,8 +51,8 @@ def load_dataset(
 ) -> Dataset:
     """Load and check a dataset: a D4RL file, an `.npz` file, a Minari id, or parts of them joined with `+`.
 
-    `env` and the bounds weigh more than what the source says, and that more than what is known of the task by the
-    dataset's name. `goal` and `goal_radius` make a task of an OGBench file, which has no rewards.
+    Give `env`, `action_low` and `action_high` to overrule what the source says. The source overrules what is known of
+    the task by the dataset's name. `goal` and `goal_radius` make a task of an OGBench file, which has no rewards.
     """
     options = _Options(download, goal, goal_radius, action_low, action_high, env)
     text = os.fspath(source)
@@ -76,10 +76,10 @@ def map_dataset(
     env: str | None = None,
     progress: Progress = lambda done, total: None,
 ) -> Dataset:
-    """Check a dataset and write it as a folder of columns that `load_dataset` opens in place, for data beyond memory.
+    """Check a dataset and write it to `out`, as a folder of columns that `load_dataset` opens in place.
 
-    A D4RL file, or a folder with D4RL's keys as `.npy` files, goes through memory a part at a time; other sources are
-    read whole.
+    This is for data larger than memory. A D4RL file, or a folder with D4RL's keys as `.npy` files, goes through memory
+    a part at a time. Other sources are read whole.
     """
     text, path = os.fspath(source), _path(os.fspath(source))
     bounds: dict[str, Any] = {"action_low": action_low, "action_high": action_high}

@@ -36,11 +36,17 @@ class Episodes:
     """What one policy (a seed at a checkpoint) earned."""
 
     seed: int
+    """The training seed."""
     step: int
+    """The checkpoint."""
     returns: list[float]
+    """The return of every episode."""
     lengths: list[int]
-    scores: list[float] | None  # D4RL-normalised, where the task has reference returns
-    guarded: list[int] | None = None  # at how many actions the guard stepped in; None without a guard
+    """The steps of every episode."""
+    scores: list[float] | None
+    """D4RL-normalised, if the task has reference returns."""
+    guarded: list[int] | None = None
+    """For each episode, at how many actions the guard stepped in. None without a guard."""
 
     @property
     def values(self) -> list[float]:
@@ -53,24 +59,39 @@ class Evaluation:
     """All episodes of an evaluation and their summary; `mean`, `iqm` and `interval` are in `unit`."""
 
     algorithm: str
+    """The algorithm's name."""
     rule: InferenceRule | None
+    """The rule of inference; None for a policy that infers nothing."""
     adaptation: dict[str, Any] | None
-    changed: dict[str, Any]  # the settings of inference that are not those the run was trained with
+    """All settings of inference."""
+    changed: dict[str, Any]
+    """The settings of inference that differ from those the run was trained with."""
     dataset: str
+    """The dataset's name."""
     env: str
+    """The task that was played."""
     protocol: str
+    """last or paper."""
     results: list[Episodes]
+    """The episodes of every seed and checkpoint."""
     unit: str
+    """What the values are: D4RL-normalised scores, or returns."""
     mean: float
+    """The mean of all episodes."""
     iqm: float
+    """The mean of the middle half of all episodes."""
     interval: tuple[float, float]
-    caveat: str | None  # why scores in `env` are not quite D4RL's, where that is so
-    milliseconds_per_action: float | None  # for one environment, see `seconds_per_action`; None in some older files
-    guarded: float | None = None  # the share of all actions at which the guard stepped in; None without a guard
+    """The 95 % bootstrap interval of the IQM."""
+    caveat: str | None
+    """Why scores in `env` are not quite D4RL's, if they are not."""
+    milliseconds_per_action: float | None
+    """For one environment, one call at a time; None in some older files."""
+    guarded: float | None = None
+    """The share of all actions at which the guard stepped in. None without a guard."""
 
     @property
     def particulars(self) -> list[str]:
-        """What else tells this evaluation from others of the same run and rule."""
+        """In what else this evaluation differs from others of the same run and rule."""
         found = [f"{name.replace('_', '-')}={value}" for name, value in sorted(self.changed.items())]
         return ([] if self.protocol == "last" else [f"{self.protocol} protocol"]) + found
 
@@ -96,8 +117,8 @@ def evaluate(
 ) -> Evaluation:
     """Play a run (every seed) or a policy.
 
-    `protocol="last"` takes the last checkpoint, `"paper"` the last six, with as many episodes each. Keywords such as
-    `rule="best-ada"` change how z is inferred. Of a run, the result is also written to its `evaluations/`.
+    `protocol="last"` plays the last checkpoint, `"paper"` the last six, each for `episodes` episodes. Keywords such as
+    `rule="best-ada"` change how z is inferred. The result for a run is also written to its folder `evaluations/`.
     """
     if episodes < 1:
         raise DropError(f"episodes is {episodes}: play at least one")
