@@ -1,4 +1,4 @@
-"""The contract of every algorithm. One that is added to ALGORITHMS is held to it by being there."""
+"""The contract of every algorithm. These tests run for each one in ALGORITHMS, so a new one is tested without more."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ SCHEDULE: dict[str, Any] = {"steps": 80, "checkpoint_every": 10, "log_every": 5,
 OBSERVATIONS = np.random.default_rng(5).normal(size=(4, 3)).astype(np.float32)
 every_algorithm = pytest.mark.parametrize("name", list(ALGORITHMS))
 
-# Acts with each policy named in its arguments, alone and in a batch, and prints the bits.
+# Loads each policy that its arguments name, acts for one state at a time and for a batch, and prints the bits.
 ACT = """
 import json, sys
 import numpy as np
@@ -75,7 +75,7 @@ for path in sys.argv[2:]:
 class Trained:
     runs: dict[str, Run]
     policies: dict[str, Path]  # saved with `save`, from the second seed
-    elsewhere: dict[Path, list[str]]  # what each run and policy did in a fresh process, the dataset gone
+    elsewhere: dict[Path, list[str]]  # the actions of each run and policy in a fresh process without the dataset
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +125,7 @@ def test_a_saved_policy_acts_bit_identically_in_a_fresh_process_without_the_data
 
 
 @every_algorithm
-def test_a_run_directory_loads_likewise(trained: Trained, name: str) -> None:
+def test_a_run_directory_acts_bit_identically_too(trained: Trained, name: str) -> None:
     path = trained.runs[name].path
     assert trained.elsewhere[path] == actions(path, seed=SEEDS[0])
     assert actions(path, seed=SEEDS[0]) != actions(path, seed=SEEDS[1])
@@ -144,7 +144,7 @@ def test_an_interrupted_run_resumes_to_the_same_bytes(
 
     out = tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr(importlib.import_module("droprl.train.training"), "CALL_SECONDS", 0.0)  # one update a call
+        patch.setattr(importlib.import_module("droprl.train.training"), "CALL_SECONDS", 0.0)  # one update in each call
         patch.setattr(Loop, "run", interrupt)
         with pytest.raises(Interrupted, match="stopped at update 43 of 80"):
             fit(dataset, tiny(name), out=out, seeds=SEEDS, **SCHEDULE)
@@ -155,7 +155,7 @@ def test_an_interrupted_run_resumes_to_the_same_bytes(
 
 
 def assert_same_log(found: Run, expected: Run) -> None:
-    """The same metrics up to rounding: the sums behind a mean were added up in other portions."""
+    """The same metrics up to rounding: the sums behind the means were added in other portions."""
     assert logged_steps(found) == logged_steps(expected)
     for entry, other in zip(found.metrics(), expected.metrics(), strict=True):
         assert entry.keys() == other.keys()
@@ -165,7 +165,9 @@ def assert_same_log(found: Run, expected: Run) -> None:
 
 
 @every_algorithm
-def test_a_seed_does_not_notice_its_company(trained: Trained, dataset: Dataset, name: str, tmp_path: Path) -> None:
+def test_a_seed_does_not_depend_on_the_seeds_beside_it(
+    trained: Trained, dataset: Dataset, name: str, tmp_path: Path
+) -> None:
     alone = fit(dataset, tiny(name), out=tmp_path / "alone", seeds=SEEDS[1:], **SCHEDULE)
     leaves, expected = (jax.tree.leaves(run.state(SEEDS[1])) for run in (alone, trained.runs[name]))
     rounding = 0.0 if jax.default_backend() == "cpu" else 1e-3
@@ -222,7 +224,7 @@ def test_the_contract_notices_an_algorithm_that_checks_nothing(monkeypatch: pyte
 def test_zero_and_negative_numbers_are_refused_by_name_or_a_policy_can_be_trained_with_them(
     dataset: Dataset, name: str, tmp_path: Path
 ) -> None:
-    """All settings together that take such a number, -1 rather than 0."""
+    """All settings that accept such a number get it in one run; -1 is tried before 0."""
     algorithm = tiny(name)
     for path, hint, value in settings_of(algorithm):
         for odd in odd_numbers(hint, value):
@@ -291,7 +293,7 @@ def test_a_reason_against_an_onnx_file_is_what_the_export_says(
 
 
 @every_algorithm
-def test_what_clones_acts_like_the_data(trained: Trained, name: str) -> None:
+def test_an_algorithm_that_clones_acts_like_the_data(trained: Trained, name: str) -> None:
     if not ALGORITHMS[name].card.clones:
         pytest.skip(f"{name} does not clone")
     policy, data, learned = load_policy(trained.policies[name]), learnable_dataset(), []
@@ -312,7 +314,7 @@ def test_every_curve_that_it_declares_is_in_the_log(trained: Trained, name: str)
 
 @every_algorithm
 def test_its_checks_judge_what_it_logs(trained: Trained, name: str) -> None:
-    """Whatever is measured is judged by number and in words; what is missing is not judged."""
+    """Every check has a number and a meaning in words. Missing metrics are not judged."""
     run = trained.runs[name]
     latest: dict[str, Any] = {}
     for entry in run.metrics():
