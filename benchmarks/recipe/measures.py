@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -12,7 +13,8 @@ from stack import Stack, stack_padded
 
 from droprl.algorithms.scoring import calibration
 from droprl.data import Dataset
-from droprl.data.transitions import Prepared, transition_table
+from droprl.data.rows import TargetRule, device_rows
+from droprl.data.transitions import Places, Prepared, Transitions
 
 MEASURED_STEPS = 4096
 
@@ -41,7 +43,7 @@ def preference(chosen: np.ndarray, n_sub_tasks: int) -> dict[str, Any]:
 
 
 def held_out_measures(
-    stack: Stack, states: Any, algorithms: Sequence[Any], prepared: Sequence[Prepared], held_out: Sequence[Dataset]
+    stack: Stack, states: Any, prepared: Sequence[Prepared], held_out: Sequence[Dataset]
 ) -> dict[str, np.ndarray]:
     """R² of f and the cloning loss on held-out trajectories, (jobs, seeds) each.
 
@@ -50,8 +52,7 @@ def held_out_measures(
     a mean over all z.
     """
     most = max(dataset.n_episodes for dataset in held_out)
-    parts = zip(algorithms, prepared, held_out, strict=True)
-    samples = stack_padded([_sample(algorithm, p, dataset, most) for algorithm, p, dataset in parts])
+    samples = stack_padded([_sample(p, dataset, most) for p, dataset in zip(prepared, held_out, strict=True)])
     algorithm = stack.template
 
     def of_one(state: Any, sample: Any) -> dict[str, jax.Array]:
@@ -83,16 +84,16 @@ def held_out_measures(
     return found
 
 
-def _sample(algorithm: Any, prepared: Prepared, held_out: Dataset, most: int) -> dict[str, Any]:
+def _sample(prepared: Prepared, held_out: Dataset, most: int) -> dict[str, Any]:
     """Steps of the held-out trajectories, all equally likely, with returns to the end of the episode."""
-    alone = [np.array([e]) for e in range(held_out.n_episodes)]
-    table = transition_table(held_out, alone, prepared.scaling, algorithm.discount, None, prepared.reward_scale)
+    to_the_end = replace(prepared.recipe, targets=TargetRule(td_steps=None))
+    steps = Transitions(device_rows(held_out, to_the_end))
     rng = np.random.default_rng(0)
     episode = rng.integers(0, held_out.n_episodes, MEASURED_STEPS)
     row = np.asarray(held_out.bounds[:-1])[episode] + rng.integers(0, held_out.lengths[episode])
-    nearest = np.abs(held_out.returns[:, None] - prepared.sub_task_returns[None, :]).argmin(axis=1)
+    nearest = np.abs(held_out.returns[:, None] - np.asarray(prepared.probe.sub_task_returns)[None, :]).argmin(axis=1)
     return {
-        "batch": table.take(jnp.asarray(row), jnp.asarray(episode)),
+        "batch": steps.gather(Places(jnp.asarray(row), jnp.asarray(episode))),
         "episode": episode,
         "nearest": np.pad(nearest, (0, most - held_out.n_episodes)),
     }

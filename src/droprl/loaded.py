@@ -200,7 +200,7 @@ class LoadedPolicy:
         header = {
             "droprl": __version__,
             "algorithm": algorithm_to_dict(self.algorithm),
-            "spec": asdict(self.spec),
+            "spec": self.spec.to_json(),
             "origin": asdict(self.origin),
             "prototypes": 0 if self.support is None else len(self.support.prototypes),
             "sha256": digest(content),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from droprl.data import Dataset
+from droprl.data import Dataset, map_dataset
 
 Ending = Literal["terminal", "timeout", "cut"]
 Layout = Sequence[tuple[int, Ending]]  # for each episode its length and how it ends; only the last may be cut short
@@ -67,6 +68,15 @@ def make_dataset(
         action_low=np.full(action_size, -1, np.float32),
         action_high=np.full(action_size, 1, np.float32),
     )
+
+
+def on_disk(dataset: Dataset, folder: Path) -> Dataset:
+    """The same data as columns in a folder of their own."""
+    keys = ("observations", "actions", "rewards", "terminals", "timeouts", "next_observations")
+    bounds = ("action_low", "action_high")
+    arrays = {key: array for key in (*keys, *bounds) if (array := getattr(dataset, key)) is not None}
+    np.savez(folder / "data.npz", **arrays)
+    return map_dataset(folder / "data.npz", folder / "columns")
 
 
 class Target(NamedTuple):

@@ -12,13 +12,13 @@ import numpy as np
 from droprl.algorithms.dt import DT, DTState, TransformerPolicy
 from droprl.algorithms.protocol import Clock
 from droprl.data import Dataset
-from droprl.data.transitions import Spec
+from droprl.data.transitions import Places, Spec
 from droprl.data.windows import Window, Windows
 from droprl.networks.transformer import Transformer
 from helpers.builders import make_dataset
 
 K = 4
-SPEC = Spec(observation_size=2, action_size=2, n_sub_tasks=1)
+SPEC = Spec(observation_size=2, action_size=2)
 # Episodes of 3, 6, 1 and 5 steps: shorter than K, longer than K, a single step, and cut short by the end of the file.
 LAYOUT: Any = [(3, "terminal"), (6, "timeout"), (1, "terminal"), (5, "cut")]
 LONGEST = 6
@@ -38,6 +38,11 @@ def dt() -> DT:
 @cache
 def table() -> Windows:
     return dt().prepare(dataset()).transitions
+
+
+def windows_at(*rows: int) -> Window:
+    """The windows that end at these rows; of all rows where none is named."""
+    return table().gather(Places(jnp.array(rows or range(dataset().n_steps), jnp.int32)))
 
 
 def drawn(seed: int = 0) -> Transformer:

@@ -28,6 +28,7 @@ from droprl.data.behavior import behavior_sub_tasks
 from droprl.data.dataset import Dataset
 from droprl.data.decompose import SubTasks, decompose, sub_task_returns
 from droprl.data.returns import choose_discount
+from droprl.data.rewards import Rewards
 from droprl.data.tasks import equal_sub_tasks, paper_sub_tasks
 from droprl.data.transitions import Batch, Prepared, Probe, Spec, prepare
 from droprl.errors import DropError, require
@@ -196,7 +197,7 @@ class DROP:
             td_steps=self.td_steps,
             td_lambda=self.td_lambda,
             normalize_observations=self.normalize_observations,
-            scale_rewards=self.scale_rewards,
+            rewards=Rewards("spread" if self.scale_rewards else "one"),
         )
 
     # --- networks ---
@@ -206,7 +207,7 @@ class DROP:
         size, width, d = filled(self.embedding_size, "embedding_size"), self.width, self.depths
         o, a = spec.observation_size, spec.action_size
         networks = Networks(
-            TaskEmbedding(spec.n_sub_tasks, size, width, d[0], self.embedding_space, embedding_key),
+            TaskEmbedding(spec.required_sub_tasks(), size, width, d[0], self.embedding_space, embedding_key),
             BehaviorPolicy(o, a, size, width, (d[1], d[2]), self.head, policy_key, self.conditioning),
             scoring.make_score_model(self, spec, size, score_key),
         )

@@ -21,10 +21,9 @@ from droprl.algorithms.curves import CLONE_LOSS, right_and_wrong
 from droprl.algorithms.judging import Check, judged, relative_increase
 from droprl.algorithms.protocol import Card, Clock, Logged, Metrics, filled
 from droprl.data.dataset import Dataset
-from droprl.data.returns import returns_spread
-from droprl.data.scaling import fit_scaling
+from droprl.data.rewards import Rewards, Treatment
 from droprl.data.transitions import Prepared, Spec
-from droprl.data.windows import Window, disk_windows, probe_windows, window_table
+from droprl.data.windows import Window, prepare_windows
 from droprl.errors import SettingError, require
 from droprl.networks.transformer import Transformer
 from droprl.policies import Facts, Program, Traits, first_row
@@ -200,24 +199,17 @@ class DT:
     def resolve(self, dataset: Dataset) -> Self:
         scale = self.return_scale
         if scale is None:
-            spread = returns_spread(dataset, 1.0)
-            scale = spread if spread > 1e-8 else 1.0
+            scale = Rewards("spread").treatment(dataset, 1.0).scale
         target = float(np.max(dataset.returns)) if self.target_return is None else self.target_return
         longest = self.longest_episode or min(int(np.max(dataset.lengths)), MOST_STEPS)
         return replace(self, return_scale=scale, target_return=target, longest_episode=longest)
 
     def prepare(self, dataset: Dataset) -> Prepared:
-        scaling = fit_scaling(dataset, self.normalize_observations)
-        scale = filled(self.return_scale, "return_scale")
-        table = (disk_windows if dataset.on_disk else window_table)(dataset, scaling, self.context, scale)
-        return Prepared(
-            spec=Spec(dataset.observation_size, dataset.action_size, 1),
-            scaling=scaling,
-            transitions=table,
-            probe=probe_windows(table),
-            sub_tasks=[np.arange(dataset.n_episodes)],
-            sub_task_returns=np.array([np.mean(dataset.returns)]),
-            reward_scale=scale,
+        return prepare_windows(
+            dataset,
+            back=self.context - 1,
+            rewards=Treatment(filled(self.return_scale, "return_scale")),
+            normalize_observations=self.normalize_observations,
         )
 
     def init(self, key: Array, spec: Spec, clock: Clock) -> DTState:

@@ -13,7 +13,6 @@ from typing import ClassVar, Self
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jax import Array
 
@@ -23,6 +22,7 @@ from droprl.algorithms.judging import Check, judged, measured
 from droprl.algorithms.protocol import Card, Clock, Logged, Metrics, filled
 from droprl.data.dataset import Dataset
 from droprl.data.returns import average_returns_to_go
+from droprl.data.rewards import Rewards
 from droprl.data.transitions import Batch, Prepared, Probe, Spec, prepare
 from droprl.errors import require
 from droprl.networks.actors import BehaviorPolicy, Conditioning, PolicyHead
@@ -121,10 +121,9 @@ class RvS:
         horizon, _, mean, std = self._resolved()
         return prepare(
             dataset,
-            [np.arange(dataset.n_episodes)],
             normalize_observations=self.normalize_observations,
-            scale_rewards=False,
-            outcomes=(average_returns_to_go(dataset, horizon) - mean) / std,
+            rewards=Rewards("one"),
+            outcomes=lambda data: (average_returns_to_go(data, horizon) - mean) / std,
         )
 
     def target(self) -> Array:

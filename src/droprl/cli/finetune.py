@@ -31,7 +31,8 @@ class FinetuneOptions:
     budget: int
     """Environment steps for each seed; never exceeded. An episode that may not fit is not begun."""
     rounds: int | None = None
-    """Episodes to judge each candidate by, 1 in the paper; by default as many as the budget allows. The mean counts."""
+    """Episodes to judge each checkpoint and k by, 1 in the paper; by default as many as the budget allows. The mean
+    counts."""
     max_ascent_steps: int = 50
     """K_max: the embedding level looks at 0 … K_max ascent steps."""
     online_share: float = 0.5
