@@ -20,14 +20,14 @@ from droprl.adapt.inference import embedding_box
 from droprl.algorithms import curves, scoring
 from droprl.algorithms.averaging import averaged
 from droprl.algorithms.judging import Check, judged, measured, wrong_embedding_check
-from droprl.algorithms.protocol import Card, Clock, Logged, Metrics
+from droprl.algorithms.protocol import Card, Clock, Logged, Metrics, filled
 from droprl.data.dataset import Dataset
 from droprl.data.decompose import rank_sub_tasks
 from droprl.data.returns import choose_discount
 from droprl.data.rewards import Rewards
 from droprl.data.tasks import equal_sub_tasks
 from droprl.data.transitions import Batch, Prepared, Probe, Spec, prepare
-from droprl.errors import DropError, require
+from droprl.errors import require
 from droprl.networks.actors import BehaviorPolicy, Conditioning, PolicyHead
 from droprl.networks.critics import AnyScoreModel
 from droprl.networks.embeddings import LatentEncoder
@@ -150,11 +150,9 @@ class DropCVAE:
         return replace(self, discount=choose_discount(dataset, ranked))
 
     def prepare(self, dataset: Dataset) -> Prepared:
-        if self.discount is None:
-            raise DropError("discount is open: call resolve(dataset) first")
         return prepare(
             dataset,
-            discount=self.discount,
+            discount=filled(self.discount, "discount"),
             td_steps=self.td_steps,
             td_lambda=self.td_lambda,
             normalize_observations=self.normalize_observations,

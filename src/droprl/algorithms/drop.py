@@ -31,7 +31,7 @@ from droprl.data.returns import choose_discount
 from droprl.data.rewards import Rewards
 from droprl.data.tasks import equal_sub_tasks, paper_sub_tasks
 from droprl.data.transitions import Batch, Prepared, Probe, Spec, prepare
-from droprl.errors import DropError, require
+from droprl.errors import require
 from droprl.networks.actors import BehaviorPolicy, Conditioning, PolicyHead, clone_error
 from droprl.networks.critics import AnyScoreModel
 from droprl.networks.embeddings import EmbeddingSpace, TaskEmbedding
@@ -188,12 +188,10 @@ class DROP:
         return [parts[i] for i in order]  # the first has the highest return
 
     def prepare(self, dataset: Dataset) -> Prepared:
-        if self.discount is None:
-            raise DropError("discount is open: call resolve(dataset) first")
         return prepare(
             dataset,
             self.sub_tasks(dataset),
-            discount=self.discount,
+            discount=filled(self.discount, "discount"),
             td_steps=self.td_steps,
             td_lambda=self.td_lambda,
             normalize_observations=self.normalize_observations,
