@@ -1,14 +1,14 @@
-"""`drop serve` under load from a second process: requests a second, latencies, and every answer checked.
+"""`drop serve` under load from a second process: requests per second, latencies, and a check of every answer.
 
 python benchmarks/deploy/load.py POLICY --out benchmarks/deploy/load.json
 
-The service runs in a process of its own; this one asks, over as many connections as there are clients, and compares
-each action with that of the policy called directly here. `--one-by-one` promises the very bits that the policy gives
-for the observation alone. In batches sums are made in another order, and at a kink of the networks an action differs by
-some 1e-4: an answer is right if it is one of those that `policy.act` gives to the observation alone or among 2, 4 … 64.
+The service runs in its own process. This process sends requests over one connection for each client and compares each
+action with that of the policy, called directly. `--one-by-one` promises exactly the bits that the policy gives for one
+observation alone. In batches sums have another order, and at a kink of the networks an action may differ by about 1e-4.
+So an answer is right if `policy.act` gives it for the observation alone or in a batch of 2, 4 … 64.
 
-At last SIGTERM comes while all clients ask: every request that was sent before it must be answered, and answered right.
-The exit code is 1 if an answer was wrong, failed or lost. For a try: --requests 200.
+At the end SIGTERM comes while all clients send requests. Every request that was sent before it must get a right answer.
+The exit code is 1 if an answer was wrong, failed or lost. For a short test: --requests 200.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ import tyro
 from droprl.loaded import LoadedPolicy, load_policy
 
 HEAD = "POST /act HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s"
-COMPANY = (2, 4, 8, 16, 32, 64)  # rows that `policy.act` is given at once
+BATCHES = (2, 4, 8, 16, 32, 64)  # numbers of rows in a call of `policy.act`
 COMMAND = "python benchmarks/deploy/load.py POLICY --out benchmarks/deploy/load.json"
 
 
@@ -41,22 +41,22 @@ class Options:
     policy: tyro.conf.Positional[Path]
     """A policy folder or a run whose rule needs no session."""
     out: Path
-    """Where the figures go, as JSON."""
+    """The file for the results, as JSON."""
     requests: int = 16_667
-    """For each number of clients, in batches and one by one: 100,002 in all, and those around SIGTERM."""
+    """Requests for each number of clients, in batches and one by one: 100,002 in all, and those around SIGTERM."""
     clients: tuple[int, ...] = (1, 8, 64)
-    """Connections that ask at once, each one request at a time."""
+    """Numbers of connections at the same time. Each connection sends one request at a time."""
     states: int = 2_000
-    """Different observations, drawn around the data's mean with its standard deviation."""
+    """Number of different observations, drawn with the mean and the standard deviation of the data."""
     tolerance: float = 1e-4
-    """How far an action of a batch may be from the policy's own, in the task's units."""
+    """How far an action of a batch may be from that of the policy, in the task's units."""
     before_sigterm: int = 1_000
-    """Answers of the last phase after which SIGTERM comes."""
+    """SIGTERM comes after this many answers of the last phase."""
 
 
 @dataclass
 class Tally:
-    """What came back from the service; `right` are the actions of which one must."""
+    """The answers of the service. Each must be one of the actions in `right`."""
 
     right: np.ndarray  # (ways to ask, states, action size)
     tolerance: float
@@ -64,7 +64,7 @@ class Tally:
     wrong: int = 0
     failed: int = 0
     differs_from_alone: int = 0  # by more than the tolerance: at a kink
-    largest_difference: float = 0.0  # from the policy asked about the observation alone
+    largest_difference: float = 0.0  # from the action for the observation alone
 
     def note(self, state: int, seconds: float, status: int, answer: Any) -> None:
         self.latencies.append(seconds)
@@ -103,7 +103,7 @@ def main(options: Options) -> None:
     results: list[dict[str, Any]] = []
     ends: list[dict[str, Any]] = []
     for way, words in (("batches", []), ("one by one", ["--one-by-one"])):
-        # What is promised one by one is the first answer, that of the policy alone, to the bit.
+        # One by one, only the first answer is right: that for the observation alone, to the bit.
         right, tolerance = (answers, options.tolerance) if way == "batches" else (answers[:1], 0.0)
         server, port = start_server(options.policy, words)
         try:
@@ -116,7 +116,7 @@ def main(options: Options) -> None:
             ends.append({"way": way, **end, "exit_code": server.wait(60)})
             print(json.dumps(ends[-1]), flush=True)
         except (OSError, EOFError):
-            raise SystemExit(f"the service is gone (exit code {server.wait(10)})") from None
+            raise SystemExit(f"the service has ended (exit code {server.wait(10)})") from None
         finally:
             server.kill()
     total = sum(found["requests"] for found in results + ends)
@@ -125,16 +125,16 @@ def main(options: Options) -> None:
     spoilt = sum(found["wrong"] + found["failed"] + found.get("lost", 0) for found in results + ends)
     if spoilt or any(end["exit_code"] for end in ends):
         raise SystemExit(f"{spoilt} of {total:,} answers are wrong, failed or lost; exit codes are in {options.out}")
-    print(f"{total:,} answers, all of them right")
+    print(f"{total:,} answers, all right")
 
 
 def expectations(policy: LoadedPolicy, n: int) -> tuple[list[bytes], np.ndarray]:
-    """Requests as bytes, and the actions (ways to ask, states, action size) one of which must come back."""
+    """Requests as bytes, and the right actions for each: (ways to ask, states, action size)."""
     rng = np.random.default_rng(0)
     mean, std = np.asarray(policy.scaling.observation_mean), np.asarray(policy.scaling.observation_std)
     states = (mean + std * rng.normal(size=(n, len(mean)))).astype(np.float32)
     answers = []
-    for size in (1, *COMPANY):
+    for size in (1, *BATCHES):
         answers.append(np.empty((n, policy.spec.action_size), np.float32))
         for begin in range(0, n, size):
             policy.reset()
@@ -182,10 +182,10 @@ async def load(port: int, clients: int, requests: int, questions: list[bytes], t
 async def drain(
     server: subprocess.Popen[str], port: int, clients: int, before: int, questions: list[bytes], tally: Tally
 ) -> dict[str, Any]:
-    """SIGTERM after so many answers, while everybody asks on until their connection is closed.
+    """Send SIGTERM after so many answers. All clients go on asking until their connection is closed.
 
-    A request is lost if it was sent before the signal and not answered. What is sent afterwards may meet a service that
-    has closed; HTTP lets a client ask elsewhere then, and those are only counted.
+    A request is lost if it was sent before the signal and got no answer. Later requests may find the service closed.
+    HTTP allows that, because a client may then ask elsewhere, so they are only counted.
     """
     numbers = itertools.count()
     under_way = lost = answered_after = turned_away = 0

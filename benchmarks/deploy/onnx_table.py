@@ -1,10 +1,11 @@
-"""ONNX files against the JAX policies they come from: do they act alike, how large are they, how fast.
+"""ONNX files and the JAX policies they come from: do they act alike, how large are they, how fast?
 
     python benchmarks/deploy/onnx_table.py --data FOLDER
 
-FOLDER holds D4RL-like HDF5 files. On each dataset a small DROP is trained for a moment (what it computes does not
-depend on how well it was trained), exported by every rule, and compared over 1,000 states of the data; two sizes of
-network are timed on the first dataset. Writes onnx_table.json beside this file and prints the tables of docs/deploy.md.
+FOLDER holds HDF5 files like those of D4RL. On each dataset a small DROP is trained for a moment; neither agreement nor
+speed depends on how well it was trained. It is exported with every rule and compared over 1,000 states of the data. Two
+sizes of network are timed on the first dataset. Writes onnx_table.json beside this file and prints the tables of
+docs/deploy.md.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ HERE = Path(__file__).parent
 DATASETS = ("hopper-medium-replay", "walker2d-medium-replay", "halfcheetah-medium-replay")
 RULES = ("best", "grad", "best-ada", "grad-ada")
 STATES = 1000
-BATCHES = {1: 500, 100: 50}  # rows at once, and how many times each is timed
+BATCHES = {1: 500, 100: 50}  # rows in one call: how many calls are timed
 
 
 def main() -> None:
@@ -43,7 +44,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=500, help="updates of the small networks")
     arguments = parser.parse_args()
     found: dict[str, Any] = {"machine": machine(), "steps": arguments.steps, "agreement": [], "speed": []}
-    found["adaptation"] = asdict(droprl.DROP.small().adaptation)  # K among them; a row's rule stands in the row
+    found["adaptation"] = asdict(droprl.DROP.small().adaptation)  # K is one of its settings. Each row has its own rule
     with tempfile.TemporaryDirectory() as folder:
         for name in DATASETS:
             dataset = droprl.load_dataset(arguments.data / f"{name}.hdf5")
@@ -85,7 +86,7 @@ def session_of(path: Path, threads: int = 0) -> onnxruntime.InferenceSession:
 
 
 def compared(policy: LoadedPolicy, states: np.ndarray, folder: Path) -> dict[str, Any]:
-    """At the first step of an episode, and at a second one with what the first left in memory; as an export does."""
+    """At the first step of an episode, and at a second one with the memory of the first, as an export compares."""
     program = program_of(policy)
     session = session_of(droprl.export_onnx(policy, folder / "policy.onnx").path)
 
@@ -120,7 +121,7 @@ def speed(policy: LoadedPolicy, states: np.ndarray, folder: Path, row: dict[str,
 
 
 def in_turn(calls: Mapping[str, Callable[[], Any]], times: int) -> dict[str, float]:
-    """Milliseconds of each. They take turns, so that what else the machine does troubles all of them alike."""
+    """Milliseconds of each call. The calls take turns, so that other work on the machine affects all of them alike."""
     spent: dict[str, list[float]] = {name: [] for name in calls}
     for call in calls.values():
         call()

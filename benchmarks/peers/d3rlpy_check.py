@@ -1,24 +1,25 @@
 """BC and Decision Transformer against d3rlpy's: `python benchmarks/peers/d3rlpy_check.py [--data FILE.hdf5]`.
 
-In an environment of its own, and in two steps: d3rlpy asks for an older Gymnasium than droprl, but trains on a new one.
+Install it in its own environment and in two steps: d3rlpy asks for an older Gymnasium than droprl, but trains on a new
+one.
 
     pip install 'droprl[robotics]' torch tqdm click structlog colorama dataclasses-json scikit-learn
     pip install --no-deps d3rlpy==2.8.1 gym==0.26.2 gym-notices==0.1.0 cloudpickle
 
-Both sides train on the same dataset (without --data a maze made on the spot) with the same sizes, batches, learning
-rates, normalisation and number of updates, from several seeds, and play the same episodes. Two measures a seed: the
-mean return of its episodes, and the squared error of its actions at the same 1,000 steps of the data, which a
-difference in training moves long before the return.
+Both sides train on the same dataset (a generated maze without --data) with the same sizes, batches, learning rates,
+normalisation, number of updates and number of seeds, and play the same episodes. There are two measures for each seed:
+the mean return of its episodes, and the squared error of its actions at the same 1,000 steps of the data. A difference
+in training shows in the error long before it shows in the return.
 
-Two things are said of each measure: whether the difference of the two means over seeds is within the spread of a side's
-seeds (one standard deviation), and its 95 % interval (Welch's). It fails where an interval does not hold 0: there a
-difference is shown. An interval that holds 0 shows none, and is no proof of agreement: it says how large a difference
-these few seeds leave possible. As a control, one side's BC is held against the other's DT: these must be told apart in
-some measure, or the word would mean nothing.
+For each measure the table says whether the difference of the two means over seeds is within one standard deviation of
+the seeds of a side, and gives the 95 % interval of the difference (Welch's). The check fails if an interval does not
+hold 0: it shows a difference. An interval that holds 0 is no proof of agreement: it only says how large a difference
+these few seeds leave possible. As a control, BC of one side is compared with DT of the other side. They must differ in
+some measure, or the check could not find a difference.
 
-Known to differ, and left as they are: d3rlpy leaves out the last step of an episode that timed out; its DT begins with
-small embeddings of the clock (0.02; as in the original here: 1), has another epsilon in its layer norms, and divides
-the loss by all steps of a window, the padding too.
+Some known differences are left as they are. d3rlpy leaves out the last step of an episode that timed out. Its DT starts
+with small embeddings of the step (0.02; here 1, as in the original), has another epsilon in its layer norms, and
+divides the loss by all steps of a window, padding included.
 """
 
 from __future__ import annotations
@@ -63,17 +64,17 @@ from droprl.train import fit
 Measure = Literal["return", "error"]
 MEASURES: tuple[Measure, ...] = ("return", "error")
 MAZE, MAZE_STEPS = "maze2d-umaze", 60_000
-PROBED = 1_000  # steps of the data at which both sides are asked for an action
-CLIP = 0.25  # of d3rlpy's gradient, whose loss is a sum over the action's dimensions; ours is their mean
-Act = Callable[[np.ndarray, float], np.ndarray]  # the action at an observation and the reward before it
+PROBED = 1_000  # steps of the data at which both sides choose an action
+CLIP = 0.25  # for d3rlpy's gradient: its loss is a sum over the dimensions of the action, ours is a mean
+Act = Callable[[np.ndarray, float], np.ndarray]  # observation and last reward → action
 
 
 class Trained(NamedTuple):
-    """One seed of one side."""
+    """The results of one seed of one side."""
 
     seed: int
     returns: list[float]  # of its episodes
-    error: float  # squared, of its actions at the probed steps, in half-ranges of the action
+    error: float  # squared error of its actions at the probed steps, in half-ranges of the action
 
     def measured(self, measure: Measure) -> float:
         return float(np.mean(self.returns)) if measure == "return" else self.error
@@ -82,7 +83,7 @@ class Trained(NamedTuple):
 class Compared(NamedTuple):
     what: str
     measure: Measure
-    ours: np.ndarray  # one number a seed
+    ours: np.ndarray  # one number for each seed
     theirs: np.ndarray
 
     @property
@@ -112,7 +113,7 @@ class Compared(NamedTuple):
 
 
 def our_settings(method: str, dataset: Dataset) -> BC | DT:
-    """Small, and without what d3rlpy lacks: its BC acts with the last weights, not with an average."""
+    """Small networks. BC acts with its last weights and not with an average, as in d3rlpy."""
     if method == "bc":
         return replace(BC.small(), average_rate=1.0)
     return replace(DT.small(), gradient_clip=CLIP / dataset.action_size).resolve(dataset)
@@ -136,7 +137,7 @@ def _our_error(algorithm: BC | DT, policy: Any, dataset: Dataset, rows: np.ndarr
     return float(np.mean((predicted - sampler.rows.action(rows)) ** 2))
 
 
-# --- theirs: the same settings in d3rlpy's words ---
+# --- theirs: the same settings for d3rlpy ---
 
 
 def theirs(algorithm: BC | DT, dataset: Dataset, rows: np.ndarray, options: argparse.Namespace) -> list[Trained]:
@@ -187,7 +188,7 @@ def _their_config(algorithm: BC | DT, dataset: Dataset) -> Any:
 
 
 def _their_returns(algorithm: BC | DT, learner: Any, dataset: Dataset, episodes: int) -> Iterator[float]:
-    """Of the episodes that our side plays too."""
+    """The returns of the same episodes that our side plays."""
     assert dataset.env is not None
     env = make_env(dataset.env)
     for episode in range(episodes):
@@ -204,7 +205,7 @@ def _their_returns(algorithm: BC | DT, learner: Any, dataset: Dataset, episodes:
 
 
 def _their_actor(algorithm: BC | DT, learner: Any) -> Act:
-    """For one episode, the memory of the last one forgotten."""
+    """An actor for one episode, without memory of the last one."""
     if isinstance(algorithm, BC):
         return lambda observation, reward: learner.predict(observation[None])[0]
     remembering: Act = learner.as_stateful_wrapper(algorithm.target_return).predict
@@ -221,7 +222,7 @@ def _their_error(algorithm: BC | DT, learner: Any, dataset: Dataset, rows: np.nd
 
 
 def _window(dataset: Dataset, row: int, context: int) -> Any:
-    """The steps up to a row as d3rlpy wants them: its clock begins with 1, and the last action is not looked at."""
+    """The steps up to a row in d3rlpy's format: it counts steps from 1 and does not use the last action."""
     episode = int(np.searchsorted(dataset.bounds, row, side="right")) - 1
     begin, end = dataset.bounds[episode : episode + 2]
     first = max(begin, row - context + 1)
@@ -262,18 +263,14 @@ def show(found: list[Compared], title: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--data", type=Path, help=f"a D4RL file; without it {MAZE} is made on the spot")
+    parser.add_argument("--data", type=Path, help=f"a D4RL file; without it {MAZE} is generated")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--updates", type=int, default=2_000)
-    parser.add_argument("--episodes", type=int, default=20, help="of each seed")
-    parser.add_argument("--out", type=Path, help="where all episodes go, as JSON")
+    parser.add_argument("--episodes", type=int, default=20, help="episodes of each seed")
+    parser.add_argument("--out", type=Path, help="a JSON file for all episodes")
     options = parser.parse_args()
-    torch.set_num_threads(
-        1
-    )  # small networks: on a busy machine a second thread costs PyTorch many times what it brings
-    structlog.configure(
-        wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR)
-    )  # d3rlpy tells much of itself
+    torch.set_num_threads(1)  # for small networks on a busy machine a second thread makes PyTorch much slower
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))  # d3rlpy logs a lot
     dataset = make_maze_dataset(MAZE, MAZE_STEPS) if options.data is None else load_dataset(options.data)
     rows = np.random.default_rng(0).choice(dataset.n_steps, PROBED, replace=False)
     settings = {method: our_settings(method, dataset) for method in ("bc", "dt")}
@@ -308,8 +305,8 @@ def main() -> None:
         )
     wrong, within = sum(one.differs for one in found), sum(one.within_spread for one in found)
     told_apart = any(one.differs for one in control)
-    said = f"{len(found)} compared: {within} within one spread, {wrong} shown to differ"
-    print(f"{said}; the control was {'told apart' if told_apart else 'NOT told apart'}")
+    said = f"{len(found)} compared: {within} within one spread, {wrong} differ"
+    print(f"{said}; in the control BC and DT {'differ' if told_apart else 'do NOT differ'}")
     sys.exit(0 if not wrong and told_apart else 1)
 
 

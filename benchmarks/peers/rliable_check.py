@@ -1,9 +1,10 @@
 """Aggregates, profiles and probabilities of improvement against rliable: `python benchmarks/peers/rliable_check.py`.
 
-In an environment of its own: `pip install droprl rliable==1.2.0 "pandas<3"`. Random scores on D4RL's scale, rounded so
-that many are tied. Point values must agree to 1e-9. Both intervals are quantiles of draws, so each of our ends must lie
-between those quantiles of rliable's replicates that the draws of both sides leave in doubt; with ties a quantile may
-jump, and an allowance in score would not do.
+In its own environment: `pip install droprl rliable==1.2.0 "pandas<3"`. The scores are random, on D4RL's scale, and
+rounded so that many are equal. Point values must agree to 1e-9. Both intervals are quantiles of random replicates. The
+numbers of replicates leave the level of a quantile in doubt, so each end of our interval must lie between the quantiles
+of rliable's replicates at the lowest and the highest possible level. A tolerance in score would not do: with equal
+scores a quantile may jump.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from droprl.evaluation.statistics import (
 )
 
 OURS = 50_000  # replicates; rliable's are slower
-STANDARD_ERRORS = 4.5  # of a level; 170 ends are compared
+STANDARD_ERRORS = 4.5  # of the level of a quantile; 170 ends are compared
 SIZES = ((1, 4), (2, 5), (5, 5), (7, 4), (12, 10))  # tasks and runs
 THRESHOLDS = np.linspace(-5, 130, 10)
 LEVELS = np.array([0.025, 0.975])
@@ -65,12 +66,12 @@ class Compared(NamedTuple):
 
 
 def made_up(rng: np.random.Generator, tasks: int, runs: int) -> np.ndarray:
-    """(tasks, runs): heavy-tailed around centres of their own, in steps of five."""
+    """(tasks, runs): heavy-tailed scores around a centre for each task, in steps of five."""
     return 5 * np.round((rng.uniform(10, 110, (tasks, 1)) + 12 * rng.standard_t(3, (tasks, runs))) / 5)
 
 
 def compare(tasks: int, runs: int, replicates: int, seed: int) -> Iterator[Compared]:
-    """rliable has the runs first and the tasks second, and draws from NumPy's global generator alone."""
+    """rliable has runs as the first axis and tasks as the second. It draws only from NumPy's global generator."""
     rng = np.random.default_rng(seed)
     x, y = made_up(rng, tasks, runs), made_up(rng, tasks, runs + 2)
     y[0, :2] = x[0, :2]
@@ -96,7 +97,7 @@ def compare(tasks: int, runs: int, replicates: int, seed: int) -> Iterator[Compa
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--replicates", type=int, default=4_000, help="of rliable's bootstrap; a quarter for pairs")
+    parser.add_argument("--replicates", type=int, default=4_000, help="of rliable's bootstrap; pairs get a quarter")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     np.random.seed(options.seed)

@@ -1,7 +1,7 @@
-"""One experiment of the recipe: train some seeds on a dataset, measure what was learned, play it under several rules.
+"""One experiment of the recipe: train some seeds on a dataset, measure the networks, play them with several rules.
 
-All seeds (and all kept checkpoints) play side by side in one compiled call a step. What comes back is plain data: the
-return of every episode, the score that was promised at its start, and the measures of the trained networks.
+All seeds and all kept checkpoints play side by side, in one compiled call for each step. The results are plain data:
+the return of every episode, the score that f promised at its start, and the measures of the trained networks.
 """
 
 from __future__ import annotations
@@ -33,38 +33,38 @@ from droprl.evaluation.evaluation import EVALUATION_SEED
 from droprl.policies import FixedPolicy
 
 MAZE_STEPS = 100_000
-PARTS = 20  # of a training: its last ones may be kept and played
-CURVE_EVERY = 4  # parts
-HELD_OUT_EVERY = 10  # one trajectory in ten, along the order of returns
+PARTS = 20  # a training has so many parts. The networks after the last ones may be kept and played
+CURVE_EVERY = 4  # a point of the curve after every so many parts
+HELD_OUT_EVERY = 10  # one trajectory in ten, in the order of returns
 
 
 @dataclass(frozen=True)
 class Job:
-    """What to train on what, and what to do with it."""
+    """What to train on which data, and how to measure and play it."""
 
     experiment: str
     dataset: str  # "hopper-medium-replay", "hopper-medium+hopper-expert", "maze2d-umaze"
     variant: str  # a name for the settings
     algorithm: str = "drop"
     settings: dict[str, Any] = field(default_factory=dict)  # of the algorithm
-    plays: dict[str, dict[str, Any]] = field(default_factory=dict)  # a name for each, and its settings of adaptation
+    plays: dict[str, dict[str, Any]] = field(default_factory=dict)  # for each name the settings of the adaptation
     steps: int = 20_000
     seeds: int = 5
     episodes: int = 10
-    checkpoints: int = 1  # kept, at the end of the last so many of the PARTS of training
-    late: tuple[str, ...] = ()  # plays of all kept checkpoints; the others are of the last alone
-    held_out: bool = False  # train without a tenth of the trajectories and measure on them
+    checkpoints: int = 1  # how many are kept: after each of the last so many PARTS of training
+    late: tuple[str, ...] = ()  # names of plays with all kept checkpoints; other plays have only the last one
+    held_out: bool = False  # leave out a tenth of the trajectories, and measure on them
 
     @property
     def name(self) -> str:
-        """Also its place among the results."""
+        """It is also the path of its results."""
         return "/".join(re.sub(r"[^\w.-]+", "-", part) for part in (self.experiment, self.dataset, self.variant))
 
 
 def run_group(
     jobs: Sequence[Job], made: Sequence[Made], n_workers: int, say: Callable[[str], None]
 ) -> Iterator[list[dict[str, Any]]]:
-    """Jobs whose networks have the same shapes, at once. Yields all results after each play, so that none is lost."""
+    """Run jobs whose networks have the same shapes together. Yields all results after each play, so none is lost."""
     began = time.perf_counter()
     algorithms, prepared = [m.algorithm for m in made], [m.prepared for m in made]
     first = jobs[0]
@@ -138,7 +138,7 @@ def find_dataset(name: str, data: Path) -> Dataset:
 
 
 def held_out_split(returns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(kept, held out): every tenth trajectory in the order of returns, so that both have the same spread."""
+    """(kept, held out): every tenth trajectory in the order of returns is held out, so both parts have like returns."""
     order = np.argsort(-returns, kind="stable")
     left = order[HELD_OUT_EVERY // 2 :: HELD_OUT_EVERY]
     return np.setdiff1d(order, left), np.sort(left)
@@ -147,7 +147,7 @@ def held_out_split(returns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def select_episodes(dataset: Dataset, episodes: np.ndarray) -> Dataset:
     rows = np.concatenate([np.arange(dataset.bounds[e], dataset.bounds[e + 1]) for e in episodes])
     timeouts = dataset.timeouts.copy()
-    timeouts[dataset.bounds[1:] - 1] = ~dataset.terminals[dataset.bounds[1:] - 1]  # also of one cut short by the file
+    timeouts[dataset.bounds[1:] - 1] = ~dataset.terminals[dataset.bounds[1:] - 1]  # also if the file ends first
     following = dataset.next_observations
     return replace(
         dataset,
@@ -160,7 +160,7 @@ def select_episodes(dataset: Dataset, episodes: np.ndarray) -> Dataset:
     )
 
 
-# --- what the policies earn ---
+# --- the returns of the policies ---
 
 
 def play(
@@ -171,9 +171,9 @@ def play(
     n_workers: int,
     say: Callable[[str], None],
 ) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """For each play, then for each job: the score of every checkpoint, seed and episode, and what was promised at s₀.
+    """For each play and each job: the score of every checkpoint, seed and episode, and the score promised at s₀.
 
-    The settings of a play are those of the adaptation; `sub_task` plays the z of one sub-task, a fraction of N.
+    The settings of a play are those of the adaptation. With `sub_task`, a fraction of N, the z of that sub-task plays.
     """
     latest_first = list(reversed(states))
     shape = (len(states), len(jobs), jobs[0].seeds, jobs[0].episodes)
@@ -208,7 +208,7 @@ def _play_out(one: _Play, players: Players, shape: tuple[int, ...], discounts: n
 
 
 def _found(one: _Play, k: int, made: Made) -> dict[str, Any]:
-    """What job k's policies earned, checkpoints in the order of training; promises are of the last one."""
+    """The results of job k, with checkpoints in the order of training. Promises are those of the last checkpoint."""
     low, high = made.dataset.score_range or (0.0, 100.0)
     found = {
         "scores": np.round(100.0 * (one.returns[::-1, k] - low) / (high - low), 2).tolist(),
@@ -220,7 +220,7 @@ def _found(one: _Play, k: int, made: Made) -> dict[str, Any]:
 
 
 class _Play:
-    """The policies of one play, (checkpoint, job, seed), and their memory."""
+    """The policies of one play, with the axes (checkpoint, job, seed), and their memory."""
 
     def __init__(self, stack: Stack, states: Sequence[Any], episodes: int, settings: dict[str, Any]) -> None:
         settings = dict(settings)

@@ -27,21 +27,21 @@ DATASETS = {
     "pen-expert": 100,
 }
 MEDIUM_REPLAY = ("hopper-medium-replay", "walker2d-medium-replay", "halfcheetah-medium-replay")
-SEARCHED = (*MEDIUM_REPLAY, "hopper-medium")  # where settings were compared; the other datasets saw only the outcome
+SEARCHED = (*MEDIUM_REPLAY, "hopper-medium")  # settings were compared on these; other datasets saw only the outcome
 
-# The constraint is left out where it is not the question: its multiplier stays at 0 (experiment `constraint`).
+# Only the experiment `constraint` has the constraint. Elsewhere it would change nothing: its multiplier stays at 0.
 SMALL: dict[str, Any] = {"width": 128, "batch_size": 256, "constraint": "none"}
 MIDDLE: dict[str, Any] = {"width": 256, "batch_size": 256, "constraint": "none"}
 CLONING: dict[str, Any] = {"width": 256, "batch_size": 256}
-SEARCH: dict[str, Any] = {"steps": 8_000, "seeds": 3}  # of small networks
+SEARCH: dict[str, Any] = {"steps": 8_000, "seeds": 3}  # for small networks
 HELD_OUT: dict[str, Any] = SEARCH | {"held_out": True}
-KEPT = 0.89  # a tenth is held out, rounded up
+KEPT = 0.89  # a tenth of the trajectories, rounded up, is held out
 SHORT_ASCENT: dict[str, Any] = {"ascent_steps": 10, "starts": 5}
 RULES = {rule: {"rule": rule} | SHORT_ASCENT for rule in ("first", "best", "grad", "best-ada", "grad-ada")}
 
 
 def cut(dataset: str, rule: str, n: int = 10, kept: float = 1.0) -> dict[str, Any]:
-    """N sub-tasks of equal size, of the share of trajectories that is kept for training."""
+    """N sub-tasks of equal size. `kept` is the share of trajectories that is kept for training."""
     size = max(1, int(kept * DATASETS[dataset]) // n)
     return {"decomposition": rule, "n_sub_tasks": n, "trajectories_per_sub_task": size}
 
@@ -60,7 +60,7 @@ def choose() -> list[Job]:
 
 
 def score() -> list[Job]:
-    """What a right score model needs: measured on held-out trajectories, nothing is played."""
+    """Which settings make the score model right, by measures on held-out trajectories. Nothing is played."""
     variants: dict[str, dict[str, Any]] = {
         "n-step 20": {},
         "TD(0)": {"td_steps": 1},
@@ -84,7 +84,7 @@ def score() -> list[Job]:
 
 
 def luck() -> list[Job]:
-    """Is f about behaviour or about luck? Held-out trajectories, and which sub-task wins where."""
+    """Does f learn behaviour or luck? Measured on held-out trajectories and by the sub-tasks that win."""
     jobs = []
     for dataset in DATASETS:
         for rule in ("rank", "behavior"):
@@ -96,7 +96,7 @@ def luck() -> list[Job]:
 
 
 def embedding() -> list[Job]:
-    """Which loss may move φ, in which space, and how z enters β."""
+    """Which loss moves φ, in which space, and how z enters β."""
     variants: dict[str, dict[str, Any]] = {
         "as it is": {},
         "TD too": {"td_into_embedding": True},
@@ -118,7 +118,7 @@ def embedding() -> list[Job]:
 
 
 def constraint() -> list[Job]:
-    """The paper's ablation: return against the number of ascent steps, unbounded, with and without the constraint."""
+    """The paper's ablation: the return over the number of unbounded ascent steps, with and without the constraint."""
     variants: dict[str, dict[str, Any]] = {
         "none": {},
         "lagrangian": {"constraint": "lagrangian"},
@@ -135,7 +135,7 @@ def constraint() -> list[Job]:
 
 
 def ascent() -> list[Job]:
-    """How far, and how: step size, step rule and region of Grad-Ada."""
+    """How far and how to ascend: step size, step rule and region of Grad-Ada."""
     grad_ada = {"rule": "grad-ada"} | SHORT_ASCENT
     plays: dict[str, dict[str, Any]] = {
         "best-ada": {"rule": "best-ada"},
@@ -153,7 +153,7 @@ def ascent() -> list[Job]:
 
 
 def sizes() -> list[Job]:
-    """How many sub-tasks: the same trajectories cut into more or fewer of them, and by the paper's table."""
+    """How many sub-tasks: the same trajectories cut into more or fewer sub-tasks, and as in the paper's table."""
     plays = {name: RULES[name] for name in ("first", "best-ada", "grad-ada")}
     jobs = []
     for dataset in ("maze2d-umaze", "maze2d-medium", *SEARCHED, "walker2d-medium", "halfcheetah-medium"):
@@ -165,7 +165,7 @@ def sizes() -> list[Job]:
 
 
 def main() -> list[Job]:
-    """Every dataset: the rules beside cloning."""
+    """The rules of test time and cloning, on every dataset."""
     budget: dict[str, Any] = {"steps": 24_000, "checkpoints": 6}
     plays = {name: RULES[name] for name in ("grad-ada", "best-ada", "first", "best", "grad")}
     plays |= {"grad-ada near": RULES["grad-ada"] | {"trust_radius": 0.1}}
@@ -180,7 +180,7 @@ def main() -> list[Job]:
 
 
 def paper_size() -> list[Job]:
-    """The locomotion datasets once more with networks as wide as the paper's; the last six checkpoints are played."""
+    """The locomotion datasets with networks as wide as in the paper. The last six checkpoints are played."""
     budget: dict[str, Any] = {"steps": 24_000, "checkpoints": 6}
     wide: dict[str, Any] = {"width": 512, "batch_size": 512}
     plays = {name: RULES[name] for name in ("grad-ada", "best-ada", "first", "best", "grad")}

@@ -1,4 +1,4 @@
-"""What trained score models know: which sub-task they prefer where, and how right they are on unseen trajectories."""
+"""Measures of trained score models: the sub-tasks that they prefer, and their error on new trajectories."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MEASURED_STEPS = 4096
 
 
 def favourites(stack: Stack, states: Any) -> np.ndarray:
-    """(jobs, seeds, states): the sub-task with the highest score at states of the data."""
+    """(jobs, seeds, states): the sub-task with the highest score at each state."""
 
     def of_one(state: Any, probe: Any) -> jax.Array:
         policy = stack.template.policy(state)
@@ -34,20 +34,23 @@ def favourites(stack: Stack, states: Any) -> np.ndarray:
 
 
 def preference(chosen: np.ndarray, n_sub_tasks: int) -> dict[str, Any]:
-    """For each seed: the share of states at which the top sub-task wins, and how many sub-tasks win at all."""
+    """For each seed: the share of states at which the top sub-task wins, and the effective number of winners."""
     shares = [np.bincount(c, minlength=n_sub_tasks) / c.size for c in chosen]
     return {
         "top_share": [round(float(s[0]), 4) for s in shares],
-        "favourites": [round(float(np.exp(-np.sum(s[s > 0] * np.log(s[s > 0])))), 3) for s in shares],  # effectively
+        "favourites": [round(float(np.exp(-np.sum(s[s > 0] * np.log(s[s > 0])))), 3) for s in shares],
     }
 
 
 def held_out_measures(
     stack: Stack, states: Any, prepared: Sequence[Prepared], held_out: Sequence[Dataset]
 ) -> dict[str, np.ndarray]:
-    """(jobs, seeds) each: R² of f on trajectories that were not trained on, given the z of the sub-task that their
-    return belongs to (`by_return`: the label knows how the trajectory ends) or that behaves most alike (`by_behavior`:
-    it does not); and the cloning loss with these and with all z."""
+    """R² of f and the cloning loss on held-out trajectories, (jobs, seeds) each.
+
+    A trajectory gets the z of the sub-task with the nearest return (`by_return`, which knows how the trajectory ends),
+    or of the sub-task that acts most like it (`by_behavior`, which does not know it). The cloning loss is also given as
+    a mean over all z.
+    """
     most = max(dataset.n_episodes for dataset in held_out)
     samples = stack_padded([_sample(p, dataset, most) for p, dataset in zip(prepared, held_out, strict=True)])
     algorithm = stack.template
@@ -82,7 +85,7 @@ def held_out_measures(
 
 
 def _sample(prepared: Prepared, held_out: Dataset, most: int) -> dict[str, Any]:
-    """Steps of the held-out trajectories, each trajectory as often as any other, with returns to the episode's end."""
+    """Steps of the held-out trajectories, all equally likely, with returns to the end of the episode."""
     to_the_end = replace(prepared.recipe, targets=TargetRule(td_steps=None))
     steps = Transitions(device_rows(held_out, to_the_end))
     rng = np.random.default_rng(0)

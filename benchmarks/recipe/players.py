@@ -1,4 +1,4 @@
-"""Environments in worker processes, thousands side by side: the policy acts for all of them in one call a step."""
+"""Thousands of environments side by side, in worker processes. One call of the policy acts for all of them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import numpy as np
 
 
 class Players:
-    """Environments that play one episode each, again and again: the first so many of them for each play.
+    """Environments that play one episode each. A later play may use only the first ones, for new episodes.
 
-    Observations, actions and rewards lie in memory that all processes share.
+    Observations, actions and rewards are in memory that all processes share.
     """
 
     def __init__(self, env_ids: list[str], seeds: list[int], sizes: tuple[int, int], n_workers: int) -> None:
@@ -27,7 +27,7 @@ class Players:
         self._pipes: list[Connection] = []
         self._workers = []
         before = os.environ.get("JAX_PLATFORMS")
-        os.environ["JAX_PLATFORMS"] = "cpu"  # the workers leave the device alone
+        os.environ["JAX_PLATFORMS"] = "cpu"  # the workers do not use the device
         for w in range(min(n_workers, n)):
             ours, theirs = context.Pipe()
             mine = [(i, env_ids[i], seeds[i]) for i in range(w, n, n_workers)]
@@ -42,11 +42,11 @@ class Players:
             os.environ["JAX_PLATFORMS"] = before
 
     def reset(self, n: int) -> None:
-        """A new episode in the first n environments."""
+        """Begin a new episode in the first n environments."""
         self._ask(n)
 
     def step(self) -> None:
-        """One step in every environment whose episode is not over."""
+        """Take one step in every environment whose episode is not over."""
         self._ask(0)
 
     def close(self) -> None:

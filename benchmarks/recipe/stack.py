@@ -1,7 +1,7 @@
-"""Many small trainings as one: datasets and settings stacked beside the seeds, so that a device has enough to do.
+"""Many small trainings as one: datasets and settings are stacked like seeds, so that a device has enough to do.
 
-Jobs fit together when their networks have the same shapes. Tables of the data are padded to one length (padding is
-never drawn), and settings that are numbers in a loss become arrays with one value a job.
+Jobs can be stacked if their networks have the same shapes. Tables of the data are padded to one length; padding is
+never drawn. Settings that are numbers in a loss become arrays with one value for each job.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from droprl.algorithms import Algorithm
 from droprl.data.transitions import Prepared
 from droprl.train.loop import init_seed, updates
 
-# Numbers that enter the losses only by arithmetic.
+# Settings that losses and updates use only in arithmetic.
 NUMBERS = [
     *("threshold", "multiplier_start", "multiplier_rate", "multiplier_max"),
     *("learning_rate", "target_rate", "average_rate"),
 ]
-# What the data was prepared with; the compiled program does not see it.
+# Settings that only the preparation of the data uses; the compiled program does not see them.
 OF_THE_DATA = [
     *("decomposition", "n_sub_tasks", "trajectories_per_sub_task", "decomposition_seed", "discount"),
     *("td_steps", "td_lambda", "scale_rewards", "normalize_observations", "top_fraction"),
@@ -41,7 +41,7 @@ def shape_key(algorithm: Algorithm, prepared: Prepared) -> str:
 
 
 class Stack:
-    """Trainings side by side; every array has (job, seed) as its first axes."""
+    """Trainings side by side. The first axes of every array are (job, seed)."""
 
     def __init__(self, algorithms: Sequence[Algorithm], prepared: Sequence[Prepared], n_seeds: int) -> None:
         self.template: Any = algorithms[0]
@@ -63,7 +63,7 @@ class Stack:
         return jax.jit(over_jobs)(self.numbers, self.seeds)
 
     def run(self, states: Any, first: int, count: int) -> tuple[Any, dict[str, np.ndarray]]:
-        """`count` updates from number `first` on, and the means of their metrics, (jobs, seeds) each."""
+        """Make `count` updates from number `first` on. The metrics are means over them, (jobs, seeds) each."""
         states, sums = self._updates(states, self.seeds, self.numbers, self.tables, jnp.int32(first), jnp.int32(count))
         return states, {name: np.asarray(value) / count for name, value in sums.items()}
 
@@ -72,8 +72,10 @@ class Stack:
         return found
 
     def algorithm(self, numbers: Any) -> Any:
-        """The algorithm of one job inside a compiled program: its numbers are traced, so no check can look at them, and
-        it equals itself alone."""
+        """The algorithm of one job inside a compiled program.
+
+        Its numbers are traced, so they cannot be checked. It is equal only to itself.
+        """
         kind = type(self.template)
         by_identity = {"__hash__": object.__hash__, "__eq__": object.__eq__}
         traced: Any = object.__new__(type(kind.__name__, (kind,), by_identity))
@@ -83,7 +85,7 @@ class Stack:
         return traced
 
     def _over_all(self, function: Any, n_shared: int) -> Any:
-        """(state, seed, numbers, table, shared …) over seeds, then over jobs."""
+        """A function of (state, seed, numbers, table, shared …), over seeds and over jobs."""
         shared = (None,) * n_shared
         over_seeds = jax.vmap(function, (0, 0, None, None, *shared))
         return jax.vmap(over_seeds, (0, None, 0, 0, *shared))

@@ -1,7 +1,7 @@
 """Are the results still the same? The weights after 200 small updates on a CPU, as one SHA-256 for each algorithm.
 
-`same_bits.py` compares them with `expected.json` and fails where one differs. `same_bits.py --write` writes that file:
-run it on the code of before. The sums hold for one version of JAX on one kind of CPU, so the file says which it was.
+`same_bits.py` compares them with `expected.json` and fails if one differs. `same_bits.py --write` writes that file: run
+it on the old code. The sums are right for one version of JAX on one kind of CPU; the file says which.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ UPDATES, SEEDS = 200, 2
 
 
 def dataset() -> Dataset:
-    """Forty episodes of every kind of ending, with actions and returns that follow from what is seen."""
+    """Forty episodes with all kinds of ends. Actions and returns depend on the observations."""
     rng = np.random.default_rng(0)
     lengths = rng.integers(5, 40, 40)
     ends, rows = np.cumsum(lengths) - 1, int(lengths.sum())
@@ -67,7 +67,7 @@ def machine() -> dict[str, str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("algos", nargs="*", default=ALGOS)
-    parser.add_argument("--write", action="store_true", help="write expected.json from the code at hand")
+    parser.add_argument("--write", action="store_true", help="write expected.json with the sums of this code")
     options = parser.parse_args()
     found = sums(tuple(options.algos))
     if options.write:

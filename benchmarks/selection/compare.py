@@ -1,7 +1,7 @@
 """How right the selectors were: `python benchmarks/selection/compare.py [--results FOLDER] [--markdown]`.
 
-For every task of `judge.py` and every way to judge a candidate: the rank correlation with what the candidates truly
-earn, and the regret, the score that is lost by taking the chosen one instead of the truly best.
+For every task of `judge.py` and every way to judge a candidate: the rank correlation with the true scores of the
+candidates, and the regret, which is the score that the chosen candidate lacks to the truly best one.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ def main() -> None:
 
 
 def true_scores(found: dict[str, Any]) -> np.ndarray:
-    """Of each candidate: the mean over seeds and episodes, D4RL-normalised where there is a reference."""
+    """The mean over seeds and episodes for each candidate, as D4RL's score if the task has reference returns."""
     return np.array([np.mean([r["scores"] or r["returns"] for r in results]) for results in found["truth"]])
 
 
 def judgements(found: dict[str, Any]) -> list[tuple[str, np.ndarray, int]]:
-    """(name, what each candidate is judged to be worth, episodes that were played for it)."""
+    """(name, the estimated worth of each candidate, how many episodes were played for it)."""
     by_data, by_episodes = found["by_data"], found["by_episodes"]
     estimates = np.array([c["estimate"] for c in by_data["candidates"]], float)
     losses = np.array([-c["fitting_loss"] for c in by_data["candidates"]])

@@ -1,8 +1,9 @@
 """Can N and K be chosen without playing? `python benchmarks/selection/judge.py TASK … --data FOLDER`.
 
-For every task: DROP is trained once for each N, `droprl.select` judges all candidates by its two ways (fitted Q
-evaluation, no episode; the fitting loss and a budget of episodes, the paper's), and then every candidate is played for
-many more episodes, of other seeds: the truth. OUT/TASK.json has all of it; `compare.py` says how right they were.
+For every task DROP is trained once for each N. `droprl.select` judges all candidates in its two ways: by fitted Q
+evaluation, without episodes, and by the fitting loss and a budget of episodes, as in the paper. Then every candidate
+plays many more episodes with other seeds; their mean is its true score. OUT/TASK.json has all results, and `compare.py`
+says how right the two ways were.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ from droprl.select import FQE, select
 
 N_SUB_TASKS = (5, 10, 20, 50, 100)
 ASCENT_STEPS = (0, 10)
-BUDGET = 40  # episodes, all together, of the paper's way
-TRUE_EPISODES = 20  # of each seed
-QUICK = FQE(steps=5_000, batch_size=256, transitions=10_000)  # less than by default, for a CPU
+BUDGET = 40  # episodes in total, for the way of the paper
+TRUE_EPISODES = 20  # for each seed
+QUICK = FQE(steps=5_000, batch_size=256, transitions=10_000)  # smaller than the default, for a CPU
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tasks", nargs="+")
-    parser.add_argument("--data", type=Path, help="folder with the datasets; mazes are made on the spot")
-    parser.add_argument("--runs", type=Path, default=Path("runs/selection"), help="where the trained runs go")
+    parser.add_argument("--data", type=Path, help="folder with the datasets; mazes are generated")
+    parser.add_argument("--runs", type=Path, default=Path("runs/selection"), help="folder for the trained runs")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     parser.add_argument("--steps", type=int, default=4_000)
     parser.add_argument("--seeds", type=int, default=1)

@@ -1,9 +1,10 @@
 """What an adapted action costs: `python benchmarks/speed/adaptation.py [--sweep --out FOLDER]`.
 
 The reference is the literal procedure: at every state, K = 100 ascent steps from each of N = 1000 embeddings. Networks
-have the paper's sizes and random weights, which change no time. Without options: the literal procedure beside the
-default in one run, and whether the default keeps its return, on a small model trained on the spot. With --sweep: the
-median and 99th percentile of the latency against N, K and the number of environments, as table, figure and JSON.
+have the paper's sizes; their weights are random, which does not change the time. Without options it compares the time
+of the default with that of the literal procedure, and checks on a small trained model that the default keeps the
+return. With --sweep it measures the median and the 99th percentile of the latency over N, K and the number of
+environments, and writes a table, a figure and JSON.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from droprl.data.transitions import Spec
 from droprl.loaded import LoadedPolicy, Origin
 
 LITERAL = Adaptation(ascent_steps=100, starts=None)
-OBSERVATIONS, ACTIONS, N = 17, 6, 1000  # HalfCheetah's; the paper's largest N
+OBSERVATIONS, ACTIONS, N = 17, 6, 1000  # the sizes of HalfCheetah, and the paper's largest N
 WARM_UP = 3
 
 
@@ -52,7 +53,7 @@ class Latency:
 
 
 def untrained_policy(n_sub_tasks: int, adaptation: Adaptation, settings: DROP) -> LoadedPolicy:
-    """Its first n embeddings are as good as any."""
+    """A policy with random weights and this many embeddings."""
     algorithm = replace(settings, n_sub_tasks=n_sub_tasks, adaptation=adaptation)
     spec = Spec(OBSERVATIONS, ACTIONS, n_sub_tasks)
     one = np.ones(OBSERVATIONS, np.float32), np.ones(ACTIONS, np.float32)
@@ -66,7 +67,7 @@ def paper_sizes() -> DROP:
 
 
 def one_call(policy: LoadedPolicy, n_envs: int) -> Callable[[], None]:
-    """The next step of so many episodes, from observations on the host to actions on the host."""
+    """The next step of so many episodes. Observations and actions are on the host."""
     observations = np.random.default_rng(0).standard_normal((n_envs, OBSERVATIONS), dtype=np.float32)
     carry = policy.start(n_envs)
 
@@ -78,7 +79,7 @@ def one_call(policy: LoadedPolicy, n_envs: int) -> Callable[[], None]:
 
 
 def timed(call: Callable[[], None], seconds: float, most: int = 500) -> list[float]:
-    """Seconds of each call: as many as fit into `seconds`, at least two unless `most` is less."""
+    """Seconds of each call. It makes as many calls as fit into `seconds`, at least two unless `most` is less."""
     found: list[float] = []
     while len(found) < most and (len(found) < 2 or sum(found) < seconds):
         began = time.perf_counter()
@@ -97,7 +98,7 @@ def latency(n_sub_tasks: int, adaptation: Adaptation, n_envs: int, settings: DRO
 
 
 def speedup(settings: DROP, rounds: int = 3) -> tuple[float, float, float]:
-    """The literal procedure's time over the default's, and both in seconds: medians over alternating rounds."""
+    """The time of the literal procedure over that of the default, and both in seconds: medians over some rounds."""
     literal, default = (one_call(untrained_policy(N, a, settings), 1) for a in (LITERAL, Adaptation()))
     for call in (literal, default):
         call()
@@ -109,9 +110,9 @@ def speedup(settings: DROP, rounds: int = 3) -> tuple[float, float, float]:
 
 
 def return_kept(steps: int = 1500, seeds: int = 2, episodes: int = 10) -> dict[str, Any]:
-    """The default beside the literal procedure from the same models in the same episodes, in a maze made on the spot.
+    """The scores of the default and of the literal procedure, for the same models and episodes, in a generated maze.
 
-    It shows a search that is broken; which search is best, a maze does not tell (`searches.py` has four datasets).
+    This finds a broken search. It does not say which search is best: `searches.py` compares them on four datasets.
     """
     dataset = make_maze_dataset("maze2d-umaze", 30_000, seed=0)
     with TemporaryDirectory() as folder:
@@ -143,7 +144,7 @@ def sweep(settings: DROP, seconds: float) -> Iterator[Latency]:
 
 
 def show(found: list[Latency]) -> None:
-    table = Table("N", "K", "starts", "environments", "median ms", "p99 ms", "ms an action", "calls")
+    table = Table("N", "K", "starts", "environments", "median ms", "p99 ms", "ms per action", "calls")
     for f in found:
         cells = (f.n_sub_tasks, f.ascent_steps, f.starts or "all", f.n_envs)
         times = (f"{f.median_ms:.3g}", f"{f.p99_ms:.3g}", f"{f.median_ms / f.n_envs:.3g}", f.calls)
@@ -152,7 +153,7 @@ def show(found: list[Latency]) -> None:
 
 
 def figure(found: list[Latency], device: str) -> str:
-    """The latency along N, K and environments, the other two at their defaults and N at 1000."""
+    """The latency over N, over K and over environments. The other two have their defaults; N is then 1000."""
     default = Adaptation()
     of_default = [f for f in found if f.starts == default.starts]
     along = {
@@ -178,7 +179,7 @@ def main() -> None:
     parser.add_argument("--sweep", action="store_true")
     parser.add_argument("--seconds", type=float, default=2.0, help="for each point of the sweep")
     parser.add_argument("--out", type=Path, help="for latency.json and latency.svg of the sweep")
-    parser.add_argument("--draw", action="store_true", help="only latency.svg again, of the latency.json in OUT")
+    parser.add_argument("--draw", action="store_true", help="only draw latency.svg again, from the latency.json in OUT")
     given = parser.parse_args()
     settings = paper_sizes()
     if given.draw:
@@ -198,7 +199,7 @@ def main() -> None:
     ratio, literal, default = speedup(settings)
     kept = return_kept()
     low, high = kept["interval"]
-    print(f"literal {literal:.2f} s an action, default {1e3 * default:.1f} ms: {ratio:.0f} times faster")
+    print(f"literal {literal:.2f} s per action, default {1e3 * default:.1f} ms: {ratio:.0f} times faster")
     print(f"scores: literal {kept['literal']:.1f} [{low:.1f}, {high:.1f}], default {kept['default']:.1f}; ", end="")
     print(f"in the same episodes {kept['difference']:+.1f} ± {kept['two_errors']:.1f}")
     print(json.dumps({"adaptation_speedup": ratio, "adaptation_return_kept": kept["kept"]}))

@@ -1,7 +1,7 @@
-"""`make bench`: every speed that is promised, as a ratio inside one run, in one table and one line of JSON.
+"""`make bench`: every promised speed as a ratio inside one run, in one table and one line of JSON.
 
-Each part is a script of its own beside this one. Fails where a ratio is below its floor: what was seen when it was set
-(results/cpu), less a fifth to two fifths for another machine. A goal that is not reached stands beside it.
+Each part is a separate script in this folder. Fails if a ratio is below its floor. The floor is the ratio that was
+measured when it was set (results/cpu), minus 20 to 40 % for other machines. The table says which goals are not reached.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PROMISES = {
 
 
 def run(words: list[str]) -> dict[str, Any]:
-    """A part's own output as it comes, and its last line."""
+    """Run a part and print its output at once. The result is its last line, as JSON."""
     last = ""
     with subprocess.Popen(
         [sys.executable, str(HERE / words[0]), *words[1:]], stdout=subprocess.PIPE, text=True

@@ -1,11 +1,11 @@
-"""Train on more data than may be in memory: fifty million transitions within 4 GB of resident memory.
+"""Train on more data than memory may hold: fifty million transitions within 4 GB of resident memory.
 
     python benchmarks/speed/larger_than_memory.py FOLDER [--rows 50000000] [--steps 2000] [--limit 4.0]
 
-Writes a synthetic D4RL file into FOLDER (3 GB, and as much again as columns: both are removed), maps it with `drop data
-map`, and trains on it with `drop train --preset small`, killed once on the way and resumed. What is measured of every
-process is the peak of its resident memory, pages of mapped files included (VmHWM, what the kernel counts), and the
-largest part of it that was the process's own (RssAnon, looked at twenty times a second). Fails above the limit.
+Writes a synthetic D4RL file of 3 GB into FOLDER, maps it into columns of the same size with `drop data map`, and trains
+on it with `drop train --preset small`, which is killed once and resumed. All files are removed at the end. For every
+process it measures the peak of resident memory with pages of mapped files (VmHWM, counted by the kernel), and the peak
+of anonymous memory (RssAnon, read twenty times per second). Fails above the limit.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Peak(NamedTuple):
 
 
 def watched(words: list[str], kill_when: Path | None = None) -> Peak:
-    """Run `drop` to its end, or kill it as soon as the file shows."""
+    """Run `drop` to its end, or kill it as soon as the file `kill_when` exists."""
     began, total, own = time.perf_counter(), 0.0, 0.0
     process = subprocess.Popen([sys.executable, "-m", "droprl", *words])
     while process.poll() is None:

@@ -1,4 +1,4 @@
-"""Figures of the speed benchmarks: panels with a measure along evenly placed values, a line a series."""
+"""Figures of the speed benchmarks: each panel shows a measure over evenly spaced values, one line for each series."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BOTTOM, HEIGHT = 180, 230
 @dataclass(frozen=True)
 class Panel:
     heading: str  # the measure
-    title: str  # what the values are
+    title: str  # the meaning of the values
     series: Mapping[str, Mapping[int, float]]  # the measure at each value
 
 
@@ -45,5 +45,5 @@ def _panel(panel: Panel, names: Sequence[str], width: float) -> str:
 
 
 def _power(value: int) -> str:
-    """Powers of ten from 10⁴ on as such."""
+    """As a power of ten from 10⁴ on."""
     return f"10{'⁰¹²³⁴⁵⁶⁷⁸⁹'[len(str(value)) - 1]}" if value >= 10**4 else f"{value:,}"

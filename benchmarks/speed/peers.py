@@ -1,18 +1,19 @@
 """Training updates per second beside PyTorch and d3rlpy: `python benchmarks/speed/peers.py [--small]`.
 
-In the environment of `benchmarks/peers/d3rlpy_check.py`; what is not installed there is left out and null in the JSON.
-
-- droprl: `Loop`, one seed and five (then every seed's update counts).
-- PyTorch: the same algorithm by hand (`torch_drop.py`). Before any timing both sides train from the same weights on the
-  same batches for some updates: losses, weights and averages must agree, or this fails.
-- d3rlpy's IQL and CQL, every network with DROP's width and depth (5 hidden layers) and again with their own depth (2).
-  These are other algorithms: the comparison is of what an update costs in software that people use.
-
-By default the paper's sizes: 512 wide, batches of 1024, N = 1000, z concatenated; observations and actions have
-HalfCheetah's sizes and are random, which no update notices. An update includes drawing its batch. The contenders take
-turns in rounds, and a ratio is the median over the rounds of ours over theirs in the same round: load from elsewhere
-hits all alike. On a busy machine the seconds of all cores that an update took say more. Prints a table and one line of
+Run it in the environment of `benchmarks/peers/d3rlpy_check.py`. A package that is missing is left out and null in the
 JSON.
+
+- droprl: `Loop` with one seed, and with five seeds; then the updates of all seeds count.
+- PyTorch: the same algorithm by hand (`torch_drop.py`). First both sides train from the same weights on the same
+  batches for some updates. Their losses, weights and averages must agree, or this fails.
+- d3rlpy's IQL and CQL, with DROP's width and depth for every network (5 hidden layers), and again with their own depth
+  (2). These are other algorithms: this compares the cost of an update in software that people use.
+
+By default the sizes are the paper's: 512 wide, batches of 1024, N = 1000, z concatenated. Observations and actions have
+the sizes of HalfCheetah and are random, which does not change the time. An update includes drawing its batch. The
+contenders take turns in rounds. A ratio is the median over rounds of our rate over theirs in the same round, so other
+work on the machine affects all alike. On a busy machine the CPU seconds per update say more. Prints a table and one
+line of JSON.
 """
 
 from __future__ import annotations
@@ -44,11 +45,11 @@ from droprl.train.loop import Loop
 OBSERVATIONS, ACTIONS = 17, 6
 EPISODES, LENGTH = 2_000, 50
 CHECKED_UPDATES = 5
-FIRST_TOLERANCE, LATER_TOLERANCE = 1e-4, 1e-3  # of losses, which are about 1; Adam divides by rounding and spreads it
-WAY_TOLERANCE = 5e-2  # of how far weights moved; Adam also moves those whose gradient is 0 but for rounding
+FIRST_TOLERANCE, LATER_TOLERANCE = 1e-4, 1e-3  # for losses, which are about 1. Adam amplifies rounding later
+WAY_TOLERANCE = 5e-2  # share of the way that weights moved. Adam also moves weights whose gradient is only rounding
 FEWEST_ROUNDS = 2
-D3RLPY_DEPTH = 2  # of its own default networks
-Run = Callable[[int], None]  # so many updates
+D3RLPY_DEPTH = 2  # hidden layers of its default networks
+Run = Callable[[int], None]  # makes so many updates
 
 
 @dataclass
@@ -57,14 +58,16 @@ class Contender:
     run: Run
     seeds: int = 1
     in_torch: bool = False
-    threads: int | None = None  # PyTorch's, while it takes its turn
-    count: int = 1  # updates a turn
-    rates: list[float] = field(default_factory=list)  # updates of all seeds per second, one a round
-    cpu: list[float] = field(default_factory=list)  # seconds of all cores an update, one a round
+    threads: int | None = None  # of PyTorch, during its turn
+    count: int = 1  # updates in each turn
+    rates: list[float] = field(default_factory=list)  # updates of all seeds per second, one for each round
+    cpu: list[float] = field(default_factory=list)  # CPU seconds per update, one for each round
 
     def calibrate(self, seconds: float) -> None:
-        """How many updates fill a turn. PyTorch takes as many threads as suit it: all, or one where they get in each
-        other's way, as with small networks or on a busy machine."""
+        """Find how many updates fill a turn. PyTorch gets all threads or one, whichever is faster.
+
+        With small networks, or on a busy machine, one thread is faster.
+        """
         self.run(1)  # compiles or allocates
         fastest = 0.0
         for threads in (os.cpu_count(), 1) if self.in_torch else (None,):
@@ -83,7 +86,7 @@ class Contender:
         self.cpu.append(cpu_took / (self.seeds * self.count))
 
     def _rate_over(self, seconds: float) -> float:
-        """By ever longer calls, as each has a cost of its own that a turn should not be made of."""
+        """The rate, measured by longer and longer calls, so that the fixed cost of a call does not count."""
         count, took = 1, 0.0
         while took < seconds:
             count = count if took == 0 else 2 * count
@@ -100,7 +103,7 @@ class Contender:
 
 
 def made_up_data() -> Dataset:
-    """Half of the episodes end in a terminal, half by the clock, where the policy has to answer for a'."""
+    """Half of the episodes end in a terminal, half time out. Behind a timeout the policy must choose a'."""
     rng = np.random.default_rng(0)
     steps = EPISODES * LENGTH
     ends = np.zeros((EPISODES, LENGTH), bool)
@@ -149,7 +152,7 @@ def d3rlpys(settings: DROP, dataset: Dataset) -> list[Contender]:
     import d3rlpy
     import structlog
 
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))  # it tells much of itself
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))  # it logs a lot
     arrays = (dataset.observations, dataset.actions, dataset.rewards, dataset.terminals, dataset.timeouts)
     replay = d3rlpy.dataset.MDPDataset(*arrays)
     found = []
@@ -174,13 +177,13 @@ def _updating(learner: Any, replay: Any) -> Run:
     return run
 
 
-# --- is PyTorch's the same computation? ---
+# --- does PyTorch compute the same? ---
 
 
 def check(settings: DROP, prepared: Prepared[Transitions]) -> float:
-    """The largest difference of a loss in the first update; fails where the two are not one algorithm.
+    """The largest difference of a loss in the first update. Fails if the two are not the same algorithm.
 
-    λ begins above 0 and moves fast, so that the constraint takes part.
+    λ starts above 0 and moves fast, so that the constraint has an effect.
     """
     import torch
     from torch_drop import Batch, TorchDrop, n_unseen
@@ -213,7 +216,7 @@ def check(settings: DROP, prepared: Prepared[Transitions]) -> float:
         other = [own.detach().numpy() for own in theirs.parameters()]
         way, other_way = (_flat(after) - _flat(start) for after in (_arrays(networks), other))
         apart = float(np.linalg.norm(other_way - way) / np.linalg.norm(way))
-        _require(apart < WAY_TOLERANCE, f"the way of the {what}", apart)
+        _require(apart < WAY_TOLERANCE, f"the change of the {what}", apart)
     return first
 
 
@@ -227,7 +230,7 @@ def _flat(arrays: list[np.ndarray]) -> np.ndarray:
 
 def _require(holds: bool, what: str, apart: float) -> None:
     if not holds:
-        raise SystemExit(f"peers: {what} differs from PyTorch's by {apart:.1e}: this is not the same algorithm")
+        raise SystemExit(f"peers: {what} differs from PyTorch by {apart:.1e}: this is not the same algorithm")
 
 
 # --- the table ---
@@ -263,9 +266,9 @@ def installed() -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--small", action="store_true", help="128 wide, batches of 256, N = 10")
-    parser.add_argument("--seconds", type=float, default=2.0, help="of a turn")
+    parser.add_argument("--seconds", type=float, default=2.0, help="time of each turn")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--limit", type=float, default=150.0, help="seconds after which no further round begins")
+    parser.add_argument("--limit", type=float, default=150.0, help="no round begins after this many seconds")
     options = parser.parse_args()
     began = time.perf_counter()
     width, batch, n = (128, 256, 10) if options.small else (512, 1024, 1000)
@@ -294,7 +297,7 @@ def main() -> None:
         one.calibrate(options.seconds)
     for number in range(options.rounds):
         if number >= FEWEST_ROUNDS and time.perf_counter() - began > options.limit:
-            print(f"{options.limit:.0f} s are over: {number} rounds it is", file=sys.stderr)
+            print(f"{options.limit:.0f} s are over: stopped after {number} rounds", file=sys.stderr)
             break
         for one in contenders[number % len(contenders) :] + contenders[: number % len(contenders)]:
             one.take_turn()

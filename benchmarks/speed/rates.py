@@ -2,8 +2,8 @@
 
 The paper's sizes (512 wide, batches of 1024, N = 1000, z concatenated to the state's encoding) and the default recipe
 (N = 10, bilinear), for one, five and twenty seeds, in float32 and bfloat16. An update counts once for each seed. The
-data is random: no update notices. As `drop train` does, it asks XLA for programs that repeat to the bit, unless told
---free. With --profile also what the kernels of one seed's updates took.
+data is random, which does not change the time of an update. As in `drop train`, XLA makes programs that repeat to the
+bit, unless --free is given. With --profile also the times of the kernels, for one seed.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from droprl.algorithms.protocol import Clock
 from droprl.data import Dataset, from_arrays
 from droprl.train.loop import Loop
 
-OBSERVATIONS, ACTIONS = 17, 6  # HalfCheetah's
+OBSERVATIONS, ACTIONS = 17, 6  # the sizes of HalfCheetah
 EPISODES, LENGTH = 1_000, 200
-ROUNDS = 5  # of a measurement; the median counts
+ROUNDS = 5  # in each measurement; the median counts
 SETTINGS = {
     "the paper's": DROP(conditioning="concatenate", n_sub_tasks=1_000, trajectories_per_sub_task=1),
     "the recipe": DROP(),
@@ -51,7 +51,7 @@ def made_up_data() -> Dataset:
 
 
 def rate(loop: Loop, seeds: int, seconds: float) -> tuple[float, float]:
-    """Updates a second over all seeds, and the seconds of the first call, which compiles."""
+    """Updates per second over all seeds, and the seconds of the first call, which compiles."""
     began = time.perf_counter()
     states, _ = loop.run(loop.init(), 0, 10)
     compiled = time.perf_counter() - began
@@ -67,7 +67,7 @@ def rate(loop: Loop, seeds: int, seconds: float) -> tuple[float, float]:
 
 
 def count(algorithm: DROP, dataset: Dataset) -> tuple[int, float]:
-    """The products of matrices in one update, and their multiplications, as the traced program has them."""
+    """How many matrix products and multiplications the traced program of one update has."""
     prepared = algorithm.prepare(dataset)
     state, key = algorithm.init(jax.random.key(0), prepared.spec, Clock.at(0, 1)), jax.random.key(1)
     batch = prepared.transitions.sample(key, algorithm.batch_size)
@@ -89,7 +89,7 @@ def _products(jaxpr: Any) -> Iterator[int]:
 
 
 def profile(loop: Loop, folder: Path, updates: int = 20) -> list[tuple[str, float, float]]:
-    """Kernels by the time they took: name, microseconds and calls an update."""
+    """Kernels by their time: name, microseconds per update, calls per update."""
     states, _ = loop.run(loop.init(), 0, 10)
     with jax.profiler.trace(str(folder), create_perfetto_trace=True):
         loop.run(states, 10, updates)
@@ -108,11 +108,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 5, 20])
     parser.add_argument("--settings", nargs="+", default=list(SETTINGS), choices=list(SETTINGS))
-    parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement, after compiling")
+    parser.add_argument("--seconds", type=float, default=2.0, help="time of each measurement, after compiling")
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--profile", type=Path, help="a new folder for the trace")
+    parser.add_argument("--profile", type=Path, help="a new folder for the trace of the kernels")
     parser.add_argument("--count", action="store_true", help="only count the products of one update")
-    parser.add_argument("--free", action="store_true", help="programs need not give the same bits every time")
+    parser.add_argument("--free", action="store_true", help="allow programs that do not repeat to the bit")
     given = parser.parse_args()
     if not given.free:
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_gpu_deterministic_ops=true".strip()
@@ -122,7 +122,7 @@ def main() -> None:
             data = replace(dataset, next_observations=None) if known else dataset
             for name in given.settings:
                 products, multiplications = count(SETTINGS[name].resolve(data), data)
-                said = "every next action is logged" if known else "behind a timeout β answers"
+                said = "every next action is logged" if known else "behind a timeout β acts"
                 print(f"{name}, {said}: {products} products, {multiplications / 1e9:.1f} G multiplications")
         return
     device = jax.devices()[0].device_kind

@@ -2,11 +2,11 @@
 
     python benchmarks/speed/scale.py [--out FOLDER] [--quick | --ratio]
 
-Every point is a process of its own, so that its peak of resident memory is its own: small networks (width 32, batch
-64), synthetic data of hopper's sizes, from memory and from the disk. Times are those of the fastest of some rounds: by
-the clock, which other work on the machine disturbs, and of the CPU, all threads together, which the figure shows.
-Writes scale.json, scale.md and scale.svg.
-`mapped_vs_memory` is the ratio of update rates from the disk and from memory, measured in turn in one process.
+Every point runs in a separate process, so that each has its own peak of resident memory. Networks are small (width 32,
+batch 64); the synthetic data has the sizes of hopper and comes from memory and from the disk. The fastest of some
+rounds counts, by the clock, which other work on the machine disturbs, and by CPU time over all threads, which the
+figure shows. Writes scale.json, scale.md and scale.svg.
+`mapped_vs_memory` is the update rate from the disk over that from memory, measured in turns in one process.
 """
 
 from __future__ import annotations
@@ -30,21 +30,20 @@ if TYPE_CHECKING:
     from droprl.train.loop import Loop
 
 SIZES, SUB_TASKS, SEEDS = (10**4, 10**5, 10**6, 10**7), (1, 10, 100, 1000, 5000), (1, 2, 4, 8, 16, 32)
-ROWS, N, SEED = 10**6, 10, 1  # where another quantity is varied
-ROUND = 32  # updates in a round at least: a call has a cost of its own
+ROWS, N, SEED = 10**6, 10, 1  # the values while another quantity is varied
+ROUND = 32  # the fewest updates in a round, because every call has a fixed cost
 POINT = ("varied", "rows", "sub_tasks", "seeds", "data")
 COLUMNS = (*POINT, "ms_per_update", "cpu_ms_per_update", "table_mb", "start_mb", "peak_mb")
 
 
-# --- from the disk against from memory, in one process ---
+# --- data on the disk and in memory, in one process ---
 
 
 def mapped_vs_memory(rows: int = 200_000, rounds: int = 5, updates: int = 1024) -> dict[str, float]:
-    """Updates per second of `--preset small` from columns on the disk and from memory: medians of rounds in turn, and
-    the median of the rounds' ratios.
+    """Updates per second of `--preset small` with columns on the disk and in memory, and their ratio.
 
-    Batches are gathered some chunks ahead. A turn is many chunks long, and begins when nothing is being gathered any
-    more: what a turn needs is then gathered in it, and not in the other's.
+    Each is a median over rounds in turns. Batches are gathered some chunks ahead, so a turn is many chunks long and
+    begins when no chunk is being gathered any more: the batches of a turn are then gathered in the same turn.
     """
     from concurrent.futures import wait
 
@@ -84,7 +83,7 @@ def _loop(dataset: Dataset, algorithm: Any, seeds: int) -> tuple[Loop, Prepared]
     return (DiskLoop if dataset.on_disk else Loop)(resolved, prepared, range(seeds), 10**6), prepared
 
 
-# --- one point, in a process of its own ---
+# --- one point, in a separate process ---
 
 
 def measure(source: str, sub_tasks: int, seeds: int, seconds: float) -> dict[str, float]:
@@ -109,7 +108,7 @@ def measure(source: str, sub_tasks: int, seeds: int, seconds: float) -> dict[str
         count = int(np.clip(0.2 / clock[-1], ROUND, 4096))
     table = [] if dataset.on_disk else jax.tree.leaves(prepared.transitions)
     return {
-        "ms_per_update": 1e3 * min(clock[2:]) / seeds,  # what else the machine does only adds to it
+        "ms_per_update": 1e3 * min(clock[2:]) / seeds,  # other work on the machine only adds time
         "cpu_ms_per_update": 1e3 * min(cpu[2:]) / seeds,
         "table_mb": sum(leaf.nbytes for leaf in table) / 2**20,
         "start_mb": start,
@@ -118,7 +117,7 @@ def measure(source: str, sub_tasks: int, seeds: int, seconds: float) -> dict[str
 
 
 def _resident(field: str) -> float:
-    """MiB of resident memory of this process, pages of mapped files included."""
+    """MiB of resident memory of this process, with pages of mapped files."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(field):
             return int(line.split()[1]) / 1024
@@ -180,7 +179,7 @@ def _measured(point: dict[str, Any], folder: Path, seconds: float) -> dict[str, 
     return measured
 
 
-# --- what is written ---
+# --- the files ---
 
 
 def write(found: list[dict[str, Any]], out: Path) -> None:
@@ -200,7 +199,7 @@ def _shown(value: Any) -> str:
 
 def figure(found: list[dict[str, Any]]) -> str:
     titles = {"rows": "transitions", "sub_tasks": "sub-tasks N", "seeds": "seeds"}
-    measures = {"cpu_ms_per_update": "CPU ms an update and seed", "peak_mb": "peak resident MiB"}
+    measures = {"cpu_ms_per_update": "CPU ms per update and seed", "peak_mb": "peak resident MiB"}
     places = {"memory": "data in memory", "disk": "data on the disk"}
     panels = []
     for measure, heading in measures.items():
@@ -211,7 +210,7 @@ def figure(found: list[dict[str, Any]]) -> str:
                 for data, name in places.items()
             }
             panels.append(Panel(heading, title, {name: line for name, line in series.items() if line}))
-    note = "the fastest of some rounds; small networks (width 32, batch 64), every point a process of its own"
+    note = "the fastest of some rounds; small networks (width 32, batch 64); every point is a separate process"
     return draw("What an update costs against scale", note, panels)
 
 

@@ -2,8 +2,8 @@
 
     python benchmarks/speed/startup.py [--rounds 3]
 
-Each round is a process of its own on a small synthetic file; the first one fills the cache of compiled programs. CPU
-seconds stand beside those of the clock: on a machine that does other work as well, the clock says more about that work.
+Each round is a separate process with a small synthetic file. The first round fills the cache of compiled programs. CPU
+seconds are printed too, because other work on the machine changes the seconds of the clock.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ main(sys.argv[1:])
 
 
 def first_update(source: Path, out: Path, cache: Path) -> tuple[float, float]:
-    """Seconds of the clock and of the CPU from the start of the process to the end of its first update."""
+    """Seconds of the clock and of the CPU, from the start of the process to the end of its first update."""
     import time
 
     words = ["train", str(source), "--preset", "small", "--steps", "2", "--checkpoint-every", "2", "--out", str(out)]

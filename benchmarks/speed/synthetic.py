@@ -1,4 +1,4 @@
-"""Data of any size for the measurements of scale: walks whose rewards follow from what is seen. Nothing to learn."""
+"""Random data of any size, to measure scale. Rewards depend on the observations; there is nothing to learn."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-OBSERVATION, ACTION, EPISODE = 11, 3, 100  # hopper's sizes; every episode times out
+OBSERVATION, ACTION, EPISODE = 11, 3, 100  # the sizes of hopper; every episode times out
 BLOCK = 1_000_000
 SHAPES = {
     "observations": (OBSERVATION,),
@@ -20,7 +20,7 @@ SHAPES = {
 
 
 def blocks(rows: int) -> Iterator[dict[str, np.ndarray]]:
-    """The columns, a part at a time."""
+    """The columns, part by part."""
     for begin in range(0, rows, BLOCK):
         rng = np.random.default_rng(begin)
         place = np.arange(begin, min(begin + BLOCK, rows))
@@ -41,7 +41,7 @@ def arrays(rows: int) -> dict[str, np.ndarray]:
 
 
 def write_hdf5(path: Path, rows: int) -> None:
-    """In D4RL's layout, a part at a time and not compressed."""
+    """Write D4RL's layout, part by part and without compression."""
     with h5py.File(path, "w") as file:
         parts = blocks(rows)
         written = 0

@@ -1,8 +1,8 @@
-"""DROP's training in plain PyTorch, for `peers.py` to time droprl against: same sizes, same losses, no tricks.
+"""DROP's training in plain PyTorch, with the same sizes and losses and no tricks. `peers.py` compares its speed.
 
-Equations 6 and 8 with the Lagrangian, as `droprl.algorithms.drop` has them with `conditioning="concatenate"`. Written
-as one would by hand: modules, autograd, Adam, nothing computed twice. `peers.py` checks that it computes what ours
-does. Parameters are in the order of our arrays, so that weights carry over one by one.
+Equations 6 and 8 with the Lagrangian, as in `droprl.algorithms.drop` with `conditioning="concatenate"`. It is written
+as one would write it by hand: modules, autograd, Adam, and nothing is computed twice. `peers.py` checks that both sides
+compute the same. Parameters are in the order of our arrays, so that weights can be copied one by one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from droprl.data.transitions import Spec, Transitions
 
 
 class MLP(nn.Module):
-    """Linear layers with ReLU between, optionally LayerNorm before each ReLU; without `out_size` an encoder."""
+    """Linear layers with ReLU between, optionally LayerNorm before each ReLU. Without `out_size` it is an encoder."""
 
     def __init__(self, in_size: int, hidden: Sequence[int], out_size: int | None, layer_norm: bool = False) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class Networks(nn.Module):
         self.score = Score(o, a, size, width, depths[3:], settings.score_layer_norm)
 
     def load(self, arrays: Sequence[np.ndarray]) -> None:
-        """The weights of our networks, in the order of their leaves."""
+        """Copy the weights of our networks, in the order of their leaves."""
         for own, array in zip(self.parameters(), arrays, strict=True):
             if tuple(own.shape) != array.shape:
                 raise ValueError(f"an array of shape {array.shape} for weights of shape {tuple(own.shape)}")
@@ -107,7 +107,7 @@ class Networks(nn.Module):
 
 
 class Batch(NamedTuple):
-    """As `droprl.data.transitions.Batch`."""
+    """Like `droprl.data.transitions.Batch`."""
 
     observation: Tensor
     action: Tensor
@@ -121,7 +121,7 @@ class Batch(NamedTuple):
 
 
 class Table:
-    """The prepared transitions of our side, drawn from in the same way."""
+    """The prepared transitions of our side. Batches are drawn in the same way."""
 
     def __init__(self, ours: Transitions) -> None:
         rows, groups = ours
@@ -169,12 +169,12 @@ class TorchDrop:
         self.updates = 0
 
     def draw_unseen(self) -> Tensor:
-        """Uniform over the box of the z_n, in units of that box."""
+        """Uniform over the box of the z_n: 0 and 1 are its sides."""
         assert self.settings.embedding_size is not None
         return torch.rand(n_unseen(self.settings), self.settings.embedding_size)
 
     def losses(self, batch: Batch, unit: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Cloning + TD + λ · (gap − η); `unit`: where the unseen z lie in the box of the z_n."""
+        """Cloning + TD + λ · (gap − η). `unit` are the places of the unseen z in the box of the z_n."""
         n = len(unit)
         policy, score = self.networks.policy, self.networks.score
         table = self.networks.embedding()

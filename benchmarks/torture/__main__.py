@@ -2,10 +2,10 @@
 
     python benchmarks/torture [--short] [--kills 100] [--seed 0] [--out FOLDER]
 
-Everything is played with the real commands on a small task that is made on the spot; `work.py` says what each command
-must leave, `kills.py`, `places.py` and `damage.py` what is done to it. Prints a table and one line of JSON: `tried`
-trials, those that were `survived` (ended as an undisturbed command would, or refused in one line that names the file),
-and those in which something was `lost`. The exit code is 1 unless everything survived.
+All trials run the real commands on a small task that is generated here. `work.py` says what each command must leave.
+`kills.py`, `places.py` and `damage.py` disturb it. Prints a table and one line of JSON with three counts of trials:
+`tried`; `survived`, which ended as without the fault, or were refused in one line that names the file; and `lost`, in
+which something was lost. The exit code is 1 unless all trials survived.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from kills import rounds
 from work import Failed, Undisturbed, Work
 
 HEADINGS = ("fault", "of", "tried", "survived", "lost")
-# Bytes that a full disk has left: less than the command needs, and of the longer ones enough to begin.
+# Bytes that are left on a full disk: less than the command needs. The longer commands have enough to begin.
 FREE = {"training": (150_000, 450_000), "evaluation": (0, 1), "fine-tuning": (0, 64_000), "export": (0, 32_000)}
 
 
@@ -53,7 +53,7 @@ class Row:
 
 
 class Tally:
-    """The table as it grows."""
+    """The table, filled trial by trial."""
 
     def __init__(self) -> None:
         self.rows: dict[tuple[str, str], Row] = {}
@@ -67,7 +67,7 @@ class Tally:
         row = self.rows.setdefault((fault, what), Row(fault, what))
         row.tried += count
         row.survived += count if error is None else count - 1
-        row.lost += error is not None and not isinstance(error, Failed)  # what nobody expected may have lost anything
+        row.lost += error is not None and not isinstance(error, Failed)  # an unexpected error may lose anything
         if error is not None:
             row.wrong.append(f"{type(error).__name__}: {error}")
         verdict = "survived" if error is None else f"{type(error).__name__}: {error}"
@@ -101,7 +101,7 @@ class Tally:
                 print(f"{row.fault}, {row.what}: {text}")
 
     def write(self, folder: Path) -> None:
-        """`torture.json` with all that is known, `torture.md` with the table."""
+        """Write `torture.json` with all results and `torture.md` with the table."""
         folder.mkdir(parents=True, exist_ok=True)
         spent = {"seconds": round(self.seconds), "cpu_seconds": round(cpu_seconds())}
         machine = {"cores": os.cpu_count(), "load": round(os.getloadavg()[1], 1), "python": platform.python_version()}
@@ -113,7 +113,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class Scale:
-    """How much of it."""
+    """How many trials to run."""
 
     kills: int
     damages: int  # of every kind of file
@@ -127,7 +127,7 @@ def torture(home: Path, tally: Tally, scale: Scale, seed: int) -> None:
     work.must_succeed(["train", str(source), *work.TRAIN, "--out", str(trained)])
     work.must_succeed(work.export_words(trained, older, seed=1))
     damage_files(home, tally, (trained, older / "policy", source), scale, rng)
-    work.must_succeed(["evaluate", str(trained), "--rule=grad-ada", "--episodes=1"])  # an older one, to be replaced
+    work.must_succeed(["evaluate", str(trained), "--rule=grad-ada", "--episodes=1"])  # later ones replace it
     works = [work.evaluation(trained), work.export(trained, older)]
     if not scale.short:
         works = [work.training(source), *works, work.fine_tuning(trained)]
@@ -162,28 +162,28 @@ def break_places(place: Path, tally: Tally, one: Work, known: Undisturbed, short
 
 
 def cpu_seconds() -> float:
-    """Of this process and all that it started: what other work on the machine does not change."""
+    """CPU time of this process and of all that it started. Other work on the machine does not change it."""
     spent = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(usage.ru_utime + usage.ru_stime for usage in spent)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--short", action="store_true", help="the form that the tests run: some of everything")
-    parser.add_argument("--kills", type=int, default=100, help="how many kills in all (default: 100)")
-    parser.add_argument("--seed", type=int, default=0, help="of the random moments and places (default: 0)")
+    parser.add_argument("--short", action="store_true", help="a few trials of every kind, as the tests run them")
+    parser.add_argument("--kills", type=int, default=100, help="number of kills in total (default: 100)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random moments and places (default: 0)")
     parser.add_argument("--out", type=Path, help="also write torture.json and torture.md into this folder")
     options = parser.parse_args()
     home = Path(tempfile.mkdtemp(prefix="torture-"))
-    # Compiled programs are kept, however small, and nobody's cache is touched.
+    # All compiled programs are cached, even small ones, in a folder that only this run uses.
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(home / "cache")
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     if options.short:
-        os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"  # most of its time would go into compiling
+        os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"  # else it would spend most of its time on compiling
     tally = Tally()
     try:
         torture(home, tally, Scale(options.kills, 8 if options.short else 80, options.short), options.seed)
-    except Exception as error:  # what is known so far is shown all the same
+    except Exception as error:  # the results so far are still shown
         traceback.print_exc()
         tally.add("the torture itself", "an exception", 1, error)
     finally:

@@ -1,8 +1,8 @@
 """Damaged and hostile files: each must be refused in one line that names it, and none may run code or fill the memory.
 
-A file from elsewhere may have bytes that nothing reads (an archive's times of day, HDF5's gaps): damaged there it may
-load, but only to the same data. HDF5 files from elsewhere have no checksum: there a run refuses to go on with data that
-is not what it began with.
+A file that droprl did not write may have bytes that nobody reads, such as the times in an archive or the gaps in HDF5.
+With damage in these bytes it may load, but only to the same data. HDF5 files of others have no checksum. A run with
+such a file refuses to go on if the data is not the data that it began with.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from droprl.train import Run
 from droprl.train.loop import init_seed
 
 Use = Callable[[], Any]
-MOST_MEMORY = 512 * 2**20  # that reading a hostile file may take
-UNREAD = "unread"  # what a use answers where the damage hit nothing that is read
+MOST_MEMORY = 512 * 2**20  # for reading a hostile file, in bytes
+UNREAD = "unread"  # the answer of a use if the damage is in bytes that nobody reads
 
 
 def damaged(content: bytes, count: int, rng: random.Random) -> Iterator[tuple[str, bytes]]:
-    """`count` copies, and what was done to each: three of four with one bit flipped, the others cut short."""
+    """`count` damaged copies with a label: three of four have one flipped bit, the others are cut short."""
     for number in range(count):
         place = rng.randrange(len(content))
         if number % 4 == 3:
@@ -56,14 +56,14 @@ def must_be_refused(use: Use, named: Path) -> None:
         answer = use()
     except DropError as error:
         if str(named) not in str(error) or "\n" in str(error):
-            raise Failed(f"refused, but not by its name: {error}") from error
+            raise Failed(f"refused, but without its name: {error}") from error
         return
     if answer is not UNREAD:
-        raise Lost(f"{named.name} was loaded, damaged as it is")
+        raise Lost(f"{named.name} was loaded although it is damaged")
 
 
 def damages(path: Path, use: Use, count: int, rng: random.Random) -> Iterator[Callable[[], None]]:
-    """Trials on one file, which is mended after each."""
+    """Trials on one file, which is restored after each."""
     content = path.read_bytes()
     for label, broken in damaged(content, count, rng):
 
@@ -71,7 +71,7 @@ def damages(path: Path, use: Use, count: int, rng: random.Random) -> Iterator[Ca
             path.write_bytes(broken)
             try:
                 must_be_refused(use, path)
-            except Exception as error:  # which damage it was is needed to play it again
+            except Exception as error:  # to repeat the trial, one must know the damage
                 kind = type(error) if isinstance(error, Lost | Failed) else Lost
                 raise kind(f"{path.name}, {label}: {type(error).__name__}: {error}") from error
             finally:
@@ -81,7 +81,7 @@ def damages(path: Path, use: Use, count: int, rng: random.Random) -> Iterator[Ca
 
 
 def readers(place: Path, trained: Path, policy: Path, source: Path) -> Iterator[tuple[str, Path, Use]]:
-    """Every kind of file: what it is called, one of it, and who reads it."""
+    """For every kind of file: its name, one such file, and a function that reads it."""
     run = Path(shutil.copytree(trained, place / "damaged"))
     opened = Run(run)
     newest = opened.checkpoint()
@@ -135,9 +135,9 @@ def readers(place: Path, trained: Path, policy: Path, source: Path) -> Iterator[
 
 
 def _of_lines(path: Path, read: Callable[[], list[Any]]) -> Use:
-    """Of a file that grows by lines: one that is cut short is as a kill leaves it, and has its first entries.
+    """A reader of a file that grows line by line. A file that is cut short is what a kill leaves: it has fewer entries.
 
-    A line of the log has no checksum: a digit that changes there stands, what may not happen is that lines go.
+    A line of the log has no checksum, so a changed digit stays unnoticed. But no other line may disappear.
     """
     right, size = read(), path.stat().st_size
 
@@ -153,7 +153,7 @@ def _of_lines(path: Path, read: Callable[[], list[Any]]) -> Use:
 
 
 class Payload:
-    """Whoever unpickles it makes a file."""
+    """Unpickling it creates a file."""
 
     def __init__(self, canary: Path) -> None:
         self._canary = canary
@@ -163,7 +163,7 @@ class Payload:
 
 
 def hostile(place: Path, policy: Path) -> Iterator[tuple[str, Callable[[], None]]]:
-    """Files by someone who knows the format: every checksum is right."""
+    """Files of an attacker who knows the format: every checksum is right."""
     canary = place / "canary"
     code = pickle.dumps(Payload(canary))
     petabyte = 2**50
@@ -216,7 +216,7 @@ def _try_policy(
     if part is not None:
         described[part] |= changes
     if size is not None:
-        os.truncate(folder / "policy.safetensors", size)  # sparse: it takes no room on the disk
+        os.truncate(folder / "policy.safetensors", size)  # a sparse file: it needs no room on the disk
     (folder / "policy.json").write_bytes(header if header is not None else sealed(described))
     _harmless(load_policy, folder, canary)
 
@@ -233,7 +233,7 @@ def _try_data(place: Path, canary: Path, code: bool) -> None:
 
 
 def _harmless(load: Callable[[Path], Any], named: Path, canary: Path) -> None:
-    """In a process that may take no more memory, and may die of it: this one is to tell."""
+    """Load it in another process, whose memory is limited and which may die. This process reports the result."""
     global _child
     _child = _child or ProcessPoolExecutor(1, get_context("spawn"))
     try:
@@ -249,7 +249,7 @@ _child: ProcessPoolExecutor | None = None
 
 
 def _limited(load: Callable[[Path], Any], named: Path) -> None:
-    """Refused, and neither by the limit nor near to it. The peak is that of this load: it is set back before."""
+    """The load must be refused before it comes near the limit. Its peak of memory is reset before it begins."""
     before, limits = _memory("VmSize"), resource.getrlimit(resource.RLIMIT_AS)
     if before is not None:
         Path("/proc/self/clear_refs").write_text("5")
@@ -269,11 +269,11 @@ def _limited(load: Callable[[Path], Any], named: Path) -> None:
         resource.setrlimit(resource.RLIMIT_AS, limits)
     taken = (_memory("VmHWM") or 0) - (resident or 0)
     if taken > MOST_MEMORY or any(isinstance(cause, MemoryError) for cause in causes):
-        raise Failed(f"{named.name} took all memory that there was, or {taken / 2**20:.0f} MB")
+        raise Failed(f"{named.name} needed all memory, or {taken / 2**20:.0f} MB")
 
 
 def _memory(what: str) -> int | None:
-    """In bytes, where the system says so (Linux)."""
+    """In bytes. None if the system does not say it; Linux does."""
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:

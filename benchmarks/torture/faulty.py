@@ -1,9 +1,9 @@
 """`drop` with one fault in it: `python faulty.py FAULT WORDS…`. The command itself is the real one.
 
-`count=FILE` only counts the moments of writing: before a file is flushed to the disk, and before and after it gets its
-name. `stop=N` stops the process at the N-th of them, until somebody lets it go on. `kill=N` ends it there by SIGKILL; a
-file that is not yet flushed is cut in half first, as a power cut might leave it. `nan=N` makes every weight NaN from
-update N on, `small=BYTES` lets no file grow further.
+A moment of writing is: before a file is flushed to the disk, before it gets its name, and after. `count=FILE` only
+counts these moments. `stop=N` stops the process at the N-th moment, until a signal lets it go on. `kill=N` ends the
+process at that moment by SIGKILL; a file that is not yet flushed is cut in half first, as a power cut might leave it.
+`nan=N` makes every weight NaN from update N on. `small=BYTES` lets no file grow beyond this size.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from droprl.cli import main
 
 
 class Moments:
-    """Counts the moments of writing, and ends the process at one of them."""
+    """Counts the moments of writing, and stops or kills the process at one of them."""
 
     def __init__(self, last: int | None, stops: bool = False) -> None:
         self.passed, self._last, self._stops = 0, last, stops
@@ -53,7 +53,7 @@ def die() -> None:
 
 
 def spoil_weights(first: int) -> None:
-    """In training from update `first` on, in fine-tuning from the first: as an overflow on the device would."""
+    """As an overflow on the device would: in training from update `first` on, in fine-tuning from the first update."""
     import jax
 
     from droprl.finetuning.online import OnlineTrainer

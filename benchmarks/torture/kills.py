@@ -1,7 +1,7 @@
-"""SIGKILL: half of the kills by the clock, at any moment of a command, half at a moment of writing, where it hurts.
+"""SIGKILL: half of the kills come at a random time of a command, half while it writes, where a kill hurts most.
 
-A round starts one command in a fresh place and kills it again and again. After each kill the place is read as a
-stranger would read it; at last the command runs to its end, and must leave what an undisturbed one leaves.
+A round starts one command in a fresh place and kills it several times. After each kill the place is read as another
+user would read it. Then the command runs to its end and must leave the same files as a command without kills.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from pathlib import Path
 from work import Failed, Undisturbed, Work, must_succeed, same, start
 
 MOST_KILLS = 5  # in one round
-EARLIEST = 0.2  # of the duration: before that Python is importing, and nothing could be hurt
+EARLIEST = 0.2  # share of the duration. Before it Python imports modules, and nothing can be damaged
 
 
 def kill_at_random(work: Work, place: Path, known: Undisturbed, rng: random.Random) -> bool:
-    """One start and one kill; False where the command was done before."""
+    """One start and one kill. False if the command had ended before the kill."""
     if rng.random() < 0.5:
         process = start(work.words(place), f"kill={rng.randint(1, known.moments)}")
         _, said = process.communicate()
@@ -39,7 +39,7 @@ def kill_at_random(work: Work, place: Path, known: Undisturbed, rng: random.Rand
 
 
 def play_round(work: Work, place: Path, known: Undisturbed, kills: int, rng: random.Random) -> int:
-    """How many kills it took; each of them has been survived."""
+    """Play one round. The number of kills, all of which were survived."""
     work.prepare(place)
     done = 0
     while done < kills and kill_at_random(work, place, known, rng):
@@ -56,13 +56,13 @@ def play_round(work: Work, place: Path, known: Undisturbed, kills: int, rng: ran
 def rounds(
     work: Work, place: Path, known: Undisturbed, kills: int, seed: int
 ) -> Iterator[tuple[int, Exception | None]]:
-    """Two at a time until there were enough kills: how many each had, and what went wrong."""
+    """Play two rounds at a time until there were enough kills. For each round its number of kills, and its error."""
 
     def one(number: int, wanted: int) -> tuple[int, Exception | None]:
         try:
             rng = random.Random(f"{seed} {work.name} {number}")
             return play_round(work, place / f"round-{number}", known, wanted, rng), None
-        except Exception as error:  # one that nobody expected is a result too
+        except Exception as error:  # an unexpected error is a result too
             return 1, error
 
     number = 0

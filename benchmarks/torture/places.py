@@ -1,7 +1,7 @@
 """Places that fail: a full disk, a read-only folder, a second process in the same place, and numbers that overflow.
 
-Where the system lets an ordinary user have a mount namespace, the full disk is a small tmpfs and the read-only folder a
-read-only mount. Elsewhere no file may grow (RLIMIT_FSIZE), and the folder's permission to write is taken away.
+If the system gives ordinary users a mount namespace, the full disk is a small tmpfs and the read-only folder is a
+read-only mount. Otherwise no file may grow (RLIMIT_FSIZE), and the folder loses its permission to write.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ from work import (
 from droprl.train import Run
 
 NAMESPACE = ("unshare", "--map-root-user", "--mount", "sh", "-c")
-# $1 the place, $2 bytes to leave free, $3 where copies go; then the command. Full, then with room again.
+# $1 is the place, $2 the bytes to leave free, $3 the folder for copies; then comes the command. It runs on a full disk,
+# and again after the disk has room.
 FULL = """
 set -e
 disk="$3/disk"; mkdir -p "$disk"; mount -t tmpfs -o size=24m tmpfs "$disk"
@@ -63,7 +64,7 @@ def has_namespaces() -> bool:
 
 
 def full_disk(work: Work, place: Path, known: Undisturbed, free: int) -> None:
-    """The command meets a full disk, says so, loses nothing, and ends well once there is room."""
+    """On a full disk the command says so and loses nothing. Once there is room, it ends well."""
     work.prepare(place / "before")
     if not has_namespaces():
         must_refuse(finish(work.words(place / "before"), "small=2000"), "cannot be written (File too large)")
@@ -86,7 +87,7 @@ def full_disk(work: Work, place: Path, known: Undisturbed, free: int) -> None:
 
 
 def read_only(work: Work, place: Path) -> None:
-    """Refused at once, and not a byte is different."""
+    """The command is refused at once, and no byte changes."""
     work.prepare(place)
     before = tree(place)
     with _unwritable(place) as wrapper:
@@ -97,12 +98,12 @@ def read_only(work: Work, place: Path) -> None:
 
 @contextmanager
 def _unwritable(place: Path) -> Iterator[tuple[str, ...]]:
-    """What to put before a command so that it cannot write there."""
+    """The words in front of a command that forbid it to write in this place."""
     if has_namespaces():
         yield (*NAMESPACE, READ_ONLY, "read-only", str(place))
         return
     if os.geteuid() == 0:
-        raise Failed("root may write everywhere, and no namespace is to be had: run this as an ordinary user")
+        raise Failed("root may write everywhere, and there are no namespaces here: run this as an ordinary user")
     folders = [place, *(path for path in place.rglob("*") if path.is_dir())]
     for folder in folders:
         folder.chmod(0o555)
@@ -114,7 +115,7 @@ def _unwritable(place: Path) -> Iterator[tuple[str, ...]]:
 
 
 def second_process(work: Work, place: Path, known: Undisturbed) -> None:
-    """While the first is stopped in the midst of its writing the second is refused; the first then ends as if alone."""
+    """The first process is stopped while it writes. A second one is refused, and the first then ends as if alone."""
     work.prepare(place)
     first = start(work.words(place), f"stop={1 + known.moments // 2}")
     try:
@@ -133,14 +134,14 @@ def second_process(work: Work, place: Path, known: Undisturbed) -> None:
 
 
 def nan_in_training(work: Work, place: Path, known: Undisturbed, rng: random.Random) -> None:
-    """Stopped and said; the checkpoints before it are good, and the same command without the fault ends as ever."""
+    """The command stops and says why. Older checkpoints are good, and the same command without the fault ends well."""
     work.prepare(place)
     update = rng.randint(100, STEPS)
     must_refuse(finish(work.words(place), f"nan={update}"), "not a number", "diverged", "kept")
     work.check(place, known.outcome)
     kept = [checkpoint.step for checkpoint in Run(place / "run").checkpoints()]
     if work.name == "training" and (not kept or max(kept) >= update):
-        raise Lost(f"NaN came at update {update}, and these checkpoints are left: {kept}")
+        raise Lost(f"NaN came at update {update}, but the checkpoints are {kept}")
     if work.name == "fine-tuning" and list((place / "run" / "finetune").rglob("state/[0-9]*")):
         raise Lost("a state of NaN was saved")
     must_succeed(work.words(place))
@@ -148,7 +149,7 @@ def nan_in_training(work: Work, place: Path, known: Undisturbed, rng: random.Ran
 
 
 def divergence(work: Work, place: Path) -> None:
-    """The real thing: a learning rate that no network survives."""
+    """Training really diverges: no network survives this learning rate."""
     work.prepare(place)
     words = [*work.words(place), "--learning-rate=1e30", "--head=gaussian"]
     must_refuse(finish(words), "not a number", "diverged")

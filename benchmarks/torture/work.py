@@ -1,7 +1,7 @@
-"""What is tortured: four commands on one small task, what each of them must leave, and what must never be lost.
+"""The subjects of the torture: four commands on one small task, with the files that each must leave and never lose.
 
-Each command works in a place of its own, a folder with `run` in it. `Work.outcome` is what a command that nothing
-disturbed leaves there, as checksums; `Work.check` reads the place as a stranger would after a kill.
+Each command works in its own place, a folder with `run` in it. `Work.outcome` has the checksums of the files that an
+undisturbed command leaves there. `Work.check` reads the place after a kill, as another user would.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ Outcome = dict[str, Any]
 
 
 class Lost(Exception):
-    """Something that was saved is gone, changed or half there."""
+    """Something that was saved is missing, changed or incomplete."""
 
 
 class Failed(Exception):
-    """The program did not do as it should, though nothing was lost."""
+    """The program did something wrong, but nothing was lost."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Answer:
 
 
 def start(words: list[str], fault: str = "none", before: tuple[str, ...] = ()) -> subprocess.Popen[str]:
-    """`drop WORDS` in a process group of its own; `before` is a command that runs it."""
+    """Start `drop WORDS` in its own process group. `before` are the words of a command that runs it."""
     command = [*before, sys.executable, str(FAULTY), fault, *words]
     pipe, null = subprocess.PIPE, subprocess.DEVNULL
     return subprocess.Popen(command, stdout=null, stderr=pipe, text=True, start_new_session=True, env=os.environ)
@@ -77,7 +77,7 @@ def must_succeed(words: list[str], fault: str = "none") -> None:
 
 
 def must_refuse(answer: Answer, *expected: str) -> None:
-    """Refused in one line that says all this, and by no traceback."""
+    """The answer must be a refusal in one line that says all this, without a traceback."""
     missing = [text for text in expected if text not in answer.last_line]
     if answer.code != 1 or missing or "Traceback" in answer.said:
         raise Failed(f"ended with {answer.code}, {missing} not in: {answer.last_line}")
@@ -88,7 +88,7 @@ def digest(path: Path) -> str:
 
 
 def tree(folder: Path) -> Outcome:
-    """Every file below, locks aside."""
+    """Every file in the folder, except locks."""
     files = [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.name.endswith(".lock")]
     return {str(path.relative_to(folder)): digest(path) for path in files}
 
@@ -100,7 +100,7 @@ def same(found: Outcome, expected: Outcome, what: str) -> None:
 
 
 def _equal(found: Any, expected: Any) -> bool:
-    """But for rounding in logs: a mean over updates is summed in as many parts as the machine had time for."""
+    """Equal up to rounding in logs: a mean over updates is summed in parts whose number depends on the machine."""
     if not isinstance(found, list) or not isinstance(expected, list):
         return bool(found == expected)
     if len(found) != len(expected) or any(a.keys() != b.keys() for a, b in zip(found, expected, strict=True)):
@@ -110,7 +110,7 @@ def _equal(found: Any, expected: Any) -> bool:
 
 
 def make_data(folder: Path) -> Path:
-    """Twenty episodes of a controller of changing quality, in a file of droprl's own."""
+    """Twenty episodes of controllers of different quality, in a file that droprl wrote."""
     path, rng = folder / "pendulum.hdf5", np.random.default_rng(0)
     columns: dict[str, list[Any]] = {"observations": [], "actions": [], "rewards": [], "next_observations": []}
     with gymnasium.make(TASK) as env:
@@ -135,7 +135,7 @@ def make_data(folder: Path) -> Path:
 
 @dataclass(frozen=True)
 class Work:
-    """One command, and how to judge what it left."""
+    """One command, and how to judge the files that it leaves."""
 
     name: str
     words: Callable[[Path], list[str]]
@@ -152,7 +152,7 @@ class Undisturbed:
 
 
 def undisturbed(work: Work, place: Path, times: int = 2) -> Undisturbed:
-    """Twice: once to compile, once to see that the machine repeats itself and how long it takes."""
+    """Run it twice: once to compile, and once to measure its time and to check that the result repeats."""
     found = []
     for number in range(times):
         where = place / str(number)
@@ -174,7 +174,7 @@ def checkpoints_of(run: Path) -> Outcome:
 
 
 def whole_run(run: Path) -> None:
-    """Whatever bears its final name can be read."""
+    """Check that every file with its final name can be read."""
     if not (run / "config.json").exists():
         return
     try:
@@ -202,7 +202,7 @@ def training(source: Path) -> Work:
 
 
 def evaluation(trained: Path) -> Work:
-    """Over an older evaluation of the same name."""
+    """It replaces an older evaluation of the same name."""
     name = "evaluations/grad-ada-last.json"
 
     def prepare(place: Path) -> None:
@@ -237,7 +237,7 @@ def fine_tuning(trained: Path) -> Work:
             lines = ledger.read_text().splitlines(keepends=True)
             played = [line for line in lines if line.endswith("\n")]
             if played != expected[ledger.name].splitlines(keepends=True)[: len(played)]:
-                raise Lost(f"{ledger.name}: an episode that was played is missing or another")
+                raise Lost(f"{ledger.name}: an episode that was played is missing or changed")
         for policy in (place / folder).glob("policy*/policy.json"):
             try:
                 load_policy(policy.parent)
@@ -257,7 +257,7 @@ def fine_tuning(trained: Path) -> Work:
 
 
 def export(trained: Path, older: Path) -> Work:
-    """Over an older policy, of another seed: its folder and its ONNX file, made before in `older`."""
+    """It replaces an older policy of another seed. `older` has the folder and the ONNX file of that policy."""
 
     def prepare(place: Path) -> None:
         _copy(trained, place / "run")

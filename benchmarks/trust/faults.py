@@ -1,4 +1,4 @@
-"""Sensors that fail: an environment whose observations are corrupted from a step on, its dynamics and rewards not."""
+"""Sensors that fail: an environment with wrong observations from some step on. Dynamics and rewards stay right."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any, Literal
 import gymnasium
 import numpy as np
 
-BEGIN = 20  # the first observations of an episode are right: a fault comes while a policy runs
+BEGIN = 20  # so many observations at the start of an episode are right: a fault comes while a policy runs
 
 
 @dataclass(frozen=True)
 class Fault:
-    """Sizes are in standard deviations of the data."""
+    """One kind of fault. Its size is in standard deviations of the data."""
 
     kind: Literal["garbage", "saturated", "zero", "noise", "offset", "stuck", "nan"]
     size: float = 0.0
-    chance: float = 1.0  # that it begins at a step
+    chance: float = 1.0  # of a beginning at each step
     length: int = 1  # how many steps it then lasts
 
 
@@ -33,7 +33,7 @@ FAULTS = {
 
 
 class FaultyEnv(gymnasium.ObservationWrapper[Any, Any, Any]):
-    """The fault depends only on the episode's seed and clock, so every way to act meets the same one."""
+    """The fault depends only on the seed and the step of the episode, so every policy meets the same fault."""
 
     def __init__(self, env: gymnasium.Env[Any, Any], fault: Fault, mean: np.ndarray, deviation: np.ndarray) -> None:
         super().__init__(env)

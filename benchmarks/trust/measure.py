@@ -1,9 +1,9 @@
 """Does the guard hold the return, and what does it cost? `python benchmarks/trust/measure.py [--data FILE.hdf5]`.
 
-Without --data in maze2d-umaze, made on the spot; with it on that file. Trains DROP with and without the constraint
-(small preset), then plays with right and with corrupted observations, with restrained and unrestrained ascent, guarded
-and not. Every episode is kept in results/DATASET.json, and a play that is there is not made again; `--table` prints
-what is there, and no more.
+The data is a generated maze2d-umaze, or the file of --data. Trains DROP with and without the constraint (small preset).
+Then it plays with right and with corrupted observations, with restrained and with free ascent, with and without the
+guard. Every episode is kept in results/DATASET.json, and a play in this file is not repeated. `--table` only prints the
+results in that folder.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ FREE: dict[str, Any] = {"region": "none", "ascent_steps": 20, "step_rule": "norm
 
 @dataclass(frozen=True)
 class Case:
-    """What is played unguarded and guarded, and where ascent is free also with a guard that goes to the nearest z_n."""
+    """A case to play without and with the guard; with free ascent also with a guard that takes the nearest z_n."""
 
     name: str
     constraint: Constraint = "lagrangian"
@@ -73,7 +73,7 @@ def played(policy: LoadedPolicy, fault: str | None, episodes: int) -> dict[str, 
     faulty = make if fault is None else lambda: FaultyEnv(make(), FAULTS[fault], mean, deviation)
     try:
         result = rollout(policy, faulty, episodes, seed=EVALUATION_SEED, n_envs=episodes)
-    except DropError as error:  # unguarded there is no action at what is no number
+    except DropError as error:  # without a guard there is no action at NaN
         return {"seed": policy.origin.seed, "refused": str(error)}
     returns, score_range = np.array(result.returns), policy.origin.score_range
     return {
@@ -85,8 +85,10 @@ def played(policy: LoadedPolicy, fault: str | None, episodes: int) -> dict[str, 
 
 
 def guard_cost(run: Run, n_envs: int, calls: int = 300) -> dict[str, float]:
-    """Milliseconds of a call without and with the guard, in turns: the tenth fastest of a hundred, as whatever else
-    runs on a machine only adds."""
+    """Milliseconds of a call without and with the guard, measured in turns.
+
+    Other work on the machine only adds time, so the tenth percentile counts.
+    """
     policies = [load_policy(run.path, guard=guard) for guard in (False, True)]
     size = policies[0].spec.observation_size
     observations = np.random.default_rng(0).standard_normal((n_envs, size), dtype=np.float32)
@@ -111,7 +113,7 @@ def measure(dataset: Dataset, where: Path, runs: Path, seeds: int, steps: int, e
     for case in cases():
         plays = found["plays"].setdefault(case.name, {})
         for how, guarding in WAYS.items():
-            if how in plays or (how == NEAREST and not case.settings):  # only free ascent leads z away
+            if how in plays or (how == NEAREST and not case.settings):  # only free ascent takes z far away
                 continue
             path, settings = trained[case.constraint].path, case.settings | guarding
             policies = [load_policy(path, seed=seed, **settings) for seed in range(seeds)]
@@ -124,7 +126,7 @@ def measure(dataset: Dataset, where: Path, runs: Path, seeds: int, steps: int, e
 
 
 def opened(where: Path, dataset: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """What was measured so far, which must have been with these settings: two of them make no table."""
+    """The results so far. They must have these settings: one table cannot mix two."""
     if not where.exists():
         return {"dataset": dataset, **settings, "plays": {}}
     found: dict[str, Any] = json.loads(where.read_text())
@@ -139,7 +141,7 @@ def _write(where: Path, found: dict[str, Any]) -> None:
     where.write_text(json.dumps(found) + "\n")
 
 
-# --- what came out ---
+# --- the results ---
 
 
 def show(found: dict[str, Any]) -> None:
@@ -162,7 +164,7 @@ def _mean(result: dict[str, Any]) -> float | str:
 
 
 def _row(unguarded: list[dict[str, Any]], guarded: list[dict[str, Any]]) -> tuple[str, ...]:
-    """The difference is between episodes with the same seeds; both training seeds and episodes are resampled."""
+    """The difference is between episodes with the same seeds. Training seeds and episodes are both resampled."""
     if any("refused" in result for result in guarded):
         return "–", "refused", "–", "–"
     share = sum(sum(r["guarded"]) for r in guarded) / sum(sum(r["lengths"]) for r in guarded)
@@ -176,9 +178,9 @@ def _row(unguarded: list[dict[str, Any]], guarded: list[dict[str, Any]]) -> tupl
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="a file with a task of its own instead of the maze")
+    parser.add_argument("--data", type=Path, help="a file with another task instead of the maze")
     parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--runs", type=Path, default=Path("runs/trust"), help="where models are trained")
+    parser.add_argument("--runs", type=Path, default=Path("runs/trust"), help="folder for the trained runs")
     parser.add_argument("--seeds", type=int, default=4)
     parser.add_argument("--steps", type=int, default=2500)
     parser.add_argument("--episodes", type=int, default=10)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import numbers
 from collections.abc import Callable
 from typing import Any
 
@@ -22,13 +24,15 @@ def reason(error: BaseException) -> str:
 
 
 MOST_PARTS = 100  # layers or networks. They are made one by one: a stranger's file must not ask for millions
-_RANGES: dict[str, Callable[[Any], bool]] = {
+_RANGES: dict[str, Callable[[Any], bool]] = {  # of finite numbers
+    "a finite number": lambda value: True,
     "at least 0": lambda value: value >= 0,
     "at least 1": lambda value: value >= 1,
     "above 0": lambda value: value > 0,
     "from 0 to 1": lambda value: 0 <= value <= 1,
     "from 1 to 100": lambda value: 1 <= value <= MOST_PARTS,
     "above 0 and at most 1": lambda value: 0 < value <= 1,
+    "at least 0 and less than 1": lambda value: 0 <= value < 1,
 }
 
 
@@ -37,6 +41,11 @@ def require(settings: object, wanted: str, *names: str) -> None:
     for name in names:
         value = getattr(settings, name)
         for part in value if isinstance(value, tuple) else (value,):
-            if part is not None and (isinstance(part, str) or not _RANGES[wanted](part)):
+            if part is not None and not (_finite(part) and _RANGES[wanted](part)):
                 of_each = "each must" if isinstance(value, tuple) else "it must"
                 raise SettingError(f"{name} is {value!r}: {of_each} be {wanted}")
+
+
+def _finite(value: Any) -> bool:
+    is_real = isinstance(value, numbers.Real)
+    return is_real and (isinstance(value, numbers.Integral) or math.isfinite(value))

@@ -1,4 +1,4 @@
-"""COMs: policies cloned side by side, a conservative score of their weights, and the ascent that designs one."""
+"""COMs: policies cloned side by side, a conservative score of their weights, and the ascent to the design."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def trained(updates: int = 60) -> COMsState:
 
 
 def score_model(size: int, seed: int = 0) -> MLP:
-    """With every weight drawn: f of (size → 6 → 6 → 1)."""
+    """f with the layers size → 6 → 6 → 1 and random weights."""
     rng = np.random.default_rng(seed)
     shapes = jax.eval_shape(lambda: MLP(size, (6, 6), 1, KEY))
     return jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape)), shapes)
@@ -80,7 +80,7 @@ def by_hand(f: MLP, x: np.ndarray) -> tuple[float, np.ndarray]:
 # --- the data ---
 
 
-def test_groups_go_by_return_from_the_best_down_and_share_nothing() -> None:
+def test_groups_are_ordered_by_return_and_share_no_trajectory() -> None:
     parts = TINY.sub_tasks(dataset())
     assert [len(part) for part in parts] == [3, 3, 3, 3]
     assert sorted(np.concatenate(parts)) == list(range(12))
@@ -90,7 +90,7 @@ def test_groups_go_by_return_from_the_best_down_and_share_nothing() -> None:
     assert COMs().resolve(dataset()).n_policies == 12
 
 
-def test_a_batch_holds_as_many_steps_of_every_group_each_from_its_own() -> None:
+def test_a_batch_holds_equally_many_steps_of_every_group() -> None:
     batch = prepared().transitions.sample(KEY, 30)
     assert isinstance(batch, Strata)
     assert batch.steps.observation.shape == (4, 7, 3)
@@ -109,7 +109,7 @@ def test_a_batch_holds_as_many_steps_of_every_group_each_from_its_own() -> None:
 # --- cloning side by side ---
 
 
-def test_policies_begin_alike_and_each_learns_from_its_own_steps_alone() -> None:
+def test_policies_start_equal_and_each_learns_only_from_its_own_steps() -> None:
     state = first_state()
     assert all((leaf == leaf[:1]).all() for leaf in jax.tree.leaves(state.clones))
     batch = prepared().transitions.sample(KEY, 32)
@@ -129,11 +129,11 @@ def test_a_policy_has_two_layers_of_64_units() -> None:
     assert [layer.weight.shape for layer in shapes.score_model.layers] == [(2048, dimension), (2048, 2048), (1, 2048)]
 
 
-# --- the score and its ascent ---
+# --- the score and the ascent on it ---
 
 
 @pytest.mark.usefixtures("_double_precision")
-def test_ascent_is_that_of_the_definition_step_by_step() -> None:
+def test_ascent_follows_its_definition_step_by_step() -> None:
     f, x = score_model(5), np.random.default_rng(1).normal(size=5)
     algorithm = replace(TINY, step_size=0.01)
     for steps in (0, 1, 7):
@@ -145,7 +145,7 @@ def test_ascent_is_that_of_the_definition_step_by_step() -> None:
 
 @pytest.mark.usefixtures("_double_precision")
 def test_the_loss_and_its_gradient_against_finite_differences() -> None:
-    """Adversaries are held still: what moves is f at them, not where they are."""
+    """The adversaries stay where they are: the gradient moves only f at them."""
     f, rng = score_model(5), np.random.default_rng(2)
     x, returns, multiplier = rng.normal(size=(4, 5)), rng.normal(size=4), 0.7
     algorithm = replace(TINY, step_size=0.01, adversarial_steps=3)
@@ -170,7 +170,7 @@ def test_the_loss_and_its_gradient_against_finite_differences() -> None:
 
 
 def test_the_constraint_pushes_adversaries_down_and_designs_up() -> None:
-    """One step down the gradient of the constraint alone makes the gap smaller."""
+    """One step of gradient descent on the constraint alone makes the gap smaller."""
     f, x = score_model(5), jnp.asarray(np.random.default_rng(2).normal(size=(4, 5)))
     algorithm = replace(TINY, step_size=0.01)
 
@@ -195,7 +195,7 @@ def test_the_multiplier_rises_while_the_constraint_is_violated_and_stays_in_its_
     assert seen[-1] == pytest.approx(20.0 if threshold < 0 else 1e-3, rel=1e-4)
 
 
-def test_training_keeps_adversaries_within_the_threshold_and_without_it_they_get_away() -> None:
+def test_training_keeps_adversaries_within_the_threshold_only_if_it_is_constrained() -> None:
     batch = prepared().transitions.sample(KEY, 32)
     settings = {"score_learning_rate": 3e-3, "adversarial_steps": 20}
     gaps = {}
@@ -216,7 +216,7 @@ def test_training_keeps_adversaries_within_the_threshold_and_without_it_they_get
 # --- the design ---
 
 
-def test_the_policy_is_200_steps_from_the_best_clone_and_scores_higher() -> None:
+def test_the_policy_is_200_ascent_steps_from_the_best_clone_and_scores_higher() -> None:
     state = trained()
     assert TINY.ascent_steps == COMs().ascent_steps == 200
     designs = _designs(state.averaged)
@@ -245,7 +245,7 @@ def test_without_ascent_the_policy_is_the_best_clone() -> None:
         np.testing.assert_allclose(found, clones[0], rtol=1e-5, atol=1e-6)
 
 
-def test_the_design_is_the_same_every_time_and_travels_as_weights(tmp_path: Path) -> None:
+def test_the_design_is_the_same_every_time_and_is_saved_as_weights(tmp_path: Path) -> None:
     first, again = (jax.tree.leaves(TINY.policy(trained())) for _ in range(2))
     for a, b in zip(first, again, strict=True):
         np.testing.assert_array_equal(a, b)
@@ -256,7 +256,7 @@ def test_the_design_is_the_same_every_time_and_travels_as_weights(tmp_path: Path
         np.testing.assert_array_equal(a, b)
 
 
-def test_a_weight_that_no_two_policies_differ_in_stays_where_it_is() -> None:
+def test_a_weight_that_is_equal_in_all_policies_does_not_move() -> None:
     state = trained()
     same = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[:1], leaf.shape), state.averaged)
     policy = TINY.policy(state._replace(averaged=same))
@@ -306,8 +306,8 @@ def test_each_silent_failure_has_its_warning(change: dict[str, float], said: str
     assert [check.meaning.split(":")[0] for check in unhealthy] == ([said] if said else [])
 
 
-def test_seeds_side_by_side_do_not_notice_each_other() -> None:
-    """What an accelerator runs: seeds under vmap."""
+def test_seeds_side_by_side_do_not_affect_each_other() -> None:
+    """On an accelerator seeds run under vmap."""
     data = prepared()
 
     @jax.jit

@@ -1,4 +1,4 @@
-"""DROP over a CVAE's latents: equations 10 and 11 in NumPy, what moves what, and which encoder tells steps apart."""
+"""DROP with a CVAE: equations 10 and 11 in NumPy, what each loss moves, and which encoder tells steps apart."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def _double_precision() -> Any:
 
 @cache
 def make_state(cvae: DropCVAE) -> CVAEState:
-    """Random weights, the averaged networks' too, so that f̄ differs from f."""
+    """Random weights, also for the averaged networks, so that f̄ differs from f."""
     return drawn_like(lambda: cvae.init(jax.random.key(0), SPEC, Clock.at(0, 1)), seed=1)
 
 
 def draws() -> tuple[np.ndarray, np.ndarray]:
-    """The noise of the latents, and where in its box each unseen embedding lies, both for the batch of five."""
+    """For the batch of five: the noise of the latents, and the place of each unseen embedding in its box."""
     noise_key, unseen_key = jax.random.split(KEY)
     return np.asarray(jax.random.normal(noise_key, (5, 2))), np.asarray(jax.random.uniform(unseen_key, (5, 2)))
 
@@ -99,7 +99,7 @@ def reference(cvae: DropCVAE, networks: CVAENetworks, target: Any, batch: Batch)
         divergence.append(sum(0.5 * (m**2 + d**2 - 1) - np.log(d) for m, d in zip(mean, std, strict=True)) / 2)
     low, high = np.min(latents, axis=0), np.max(latents, axis=0)
     for (s, a, _, reward, discount, next_s, next_a, known, _), z, at in zip(steps, latents, place, strict=True):
-        # The same z on both sides: that of (s, a), not that of (s', a').
+        # Both sides have the z of (s, a), not that of (s', a').
         next_a = next_a if known else action_distribution(beta, next_s, z)[0]
         errors.append(reward + discount * scores_of_each(target, next_s, next_a, z) - scores_of_each(f, s, a, z))
         both = (low + at * (high - low), z)
@@ -137,7 +137,7 @@ def test_every_loss_is_that_of_the_paper(cvae: DropCVAE) -> None:
 @in_double_precision
 @every_config
 def test_what_each_loss_moves(cvae: DropCVAE) -> None:
-    """Equation 10 moves φ and β, equation 11 f alone, and nothing the target."""
+    """Equation 10 moves φ and β. Equation 11 moves only f. Nothing moves the target."""
     state = make_state(cvae)
     (gradients, target_gradients), _ = compiled(cvae)(state.networks, state.averaged.score_model, make_batch())
     moved = {
@@ -153,7 +153,7 @@ def test_what_each_loss_moves(cvae: DropCVAE) -> None:
 
 @in_double_precision
 def test_the_encoders_gradient_is_a_finite_difference() -> None:
-    """Through the sampled z: cloning and KL pull φ as the reparametrised objective says."""
+    """Through the sampled z: cloning and KL move φ as the reparametrised objective says."""
     state, batch = make_state(PLAIN), make_batch()
     target = state.averaged.score_model
     (gradients, _), _ = compiled(PLAIN)(state.networks, target, batch)
@@ -169,12 +169,12 @@ def test_the_encoders_gradient_is_a_finite_difference() -> None:
     assert along == pytest.approx((ends[0] - ends[1]) / 2e-6, rel=1e-5)
 
 
-# --- what test time starts from ---
+# --- where test time starts ---
 
 
 @in_double_precision
-def test_the_latents_are_those_of_the_steps_seen_last_by_the_averaged_encoder() -> None:
-    """Three are kept of five; with eight to keep, five push out the oldest."""
+def test_the_latents_are_those_of_the_latest_steps_by_the_averaged_encoder() -> None:
+    """Of five latents three are kept. If eight are kept, five new ones replace the oldest."""
     batch = make_batch()
     for n, kept in ((3, 3), (8, 5)):
         cvae = replace(PLAIN, n_latents=n)
@@ -209,7 +209,7 @@ def test_the_averages_act() -> None:
 
 
 def two_modes(n_episodes: int = 40, length: int = 10) -> Dataset:
-    """At every state half the episodes go left, half right. Right pays where the state is positive, left elsewhere."""
+    """At every state half the episodes go left, half right. Right pays if the state is positive, else left pays."""
     rng = np.random.default_rng(0)
     observations = rng.uniform(-1, 1, (n_episodes * length, 1))
     side = np.repeat(np.where(np.arange(n_episodes) % 2, 0.6, -0.6), length)[:, None]
@@ -231,7 +231,7 @@ def learned(encoder: str) -> tuple[DropCVAE, Any, dict[str, float]]:
 
 
 def test_a_latent_of_state_and_action_says_which_mode() -> None:
-    """Half a squared error of 0.6² is 0.18: what a policy that knows no mode pays, and twice that for a wrong one."""
+    """A policy that knows no mode has the loss 0.6² / 2 = 0.18; one with the wrong mode has a larger loss."""
     cvae, _, found = learned("state-action")
     assert found["probe_kl"] > 0.5
     assert found["probe_clone_loss"] < 0.02
@@ -249,26 +249,26 @@ def test_a_latent_of_the_state_alone_is_empty() -> None:
 
 
 def paid(encoder: str, rule: Any) -> float:
-    """The mean reward of one step at each of many states, as the rule acts."""
+    """The mean reward of one step by this rule, over many states."""
     cvae, state, _ = learned(encoder)
     policy = replace(cvae, adaptation=replace(cvae.adaptation, rule=rule)).policy(state)
     observations = np.linspace(-1, 1, 41)[:, None] * np.sqrt(3)  # a uniform variable in standard deviations
-    observations = observations[np.abs(observations[:, 0]) > 0.2]  # at the edge either mode is right
+    observations = observations[np.abs(observations[:, 0]) > 0.2]  # near 0 both modes are right
     start = policy.start(len(observations))
     actions = jax.jit(lambda: policy.act(start, jnp.asarray(observations), KEY)[1])()
-    far = np.abs(np.asarray(actions)[:, 0]) > 0.3  # between the modes is no behaviour of the data
+    far = np.abs(np.asarray(actions)[:, 0]) > 0.3  # actions between the modes are not in the data
     return float(np.mean(np.sign(observations[:, 0]) * np.sign(np.asarray(actions)[:, 0]) * far))
 
 
 @pytest.mark.parametrize("rule", ["best-ada", "grad-ada"])
-def test_adaptation_finds_the_mode_that_pays_where_it_pays(rule: str) -> None:
+def test_adaptation_finds_the_mode_that_pays(rule: str) -> None:
     assert paid("state-action", rule) > 0.9
     assert paid("state", rule) < 0.3
 
 
 def test_the_shared_settings_have_drops_defaults() -> None:
-    """f is learned as DROP learns it, unless somebody says otherwise."""
+    """By default f is learned as in DROP."""
     ours, theirs = vars(DropCVAE()), vars(DROP())
-    shared = set(ours) & set(theirs) - {"embedding_size"}  # which DROP leaves to its table
+    shared = set(ours) & set(theirs) - {"embedding_size"}  # DROP leaves it to its table
     assert {"td_steps", "target_rate", "constraint", "threshold", "multiplier_max", "adaptation"} <= shared
     assert {name: ours[name] for name in shared} == {name: theirs[name] for name in shared}

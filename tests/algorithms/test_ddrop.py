@@ -1,4 +1,4 @@
-"""D-DROP: its φ, β and f are DROP's, and its student does without a search what adaptation would do."""
+"""D-DROP: its φ, β and f are those of DROP, and its student acts as adaptation would, without a search."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def prepared() -> Prepared:
 
 @cache
 def state() -> Distillation:
-    """Some updates into training, where averages lag behind."""
+    """After some updates: the averages lag behind."""
     found: Distillation = trained(STUDENT, prepared(), 25, seed=5)
     return found
 
@@ -63,14 +63,14 @@ def same(a: Any, b: Any) -> bool:
 
 
 def test_the_teacher_is_drop_itself() -> None:
-    """Nothing of the student reaches φ, β, f, λ or Adam's memory of them: a run of DROP ends with the same state."""
+    """The student affects neither φ, β, f and λ nor their Adam: a run of DROP ends with the same state."""
     drop = trained(as_drop(STUDENT), prepared(), 25, seed=5)
     for mine, its in zip(jax.tree.leaves(state().teacher), jax.tree.leaves(drop), strict=True):
         np.testing.assert_allclose(mine, its, rtol=1e-5, atol=1e-6)
     assert not same(drop.networks, drop.averaged)  # it has moved
 
 
-def test_the_teachers_actions_are_what_drop_would_do_at_test_time() -> None:
+def test_the_teacher_acts_as_drop_does_at_test_time() -> None:
     drop = as_drop(STUDENT, adaptation=STUDENT.outer)
     policy, observations = drop.policy(state().teacher), make_batch().observation
     expected = jax.jit(lambda: policy.act(policy.start(len(observations)), observations, KEY)[1])()
@@ -79,7 +79,7 @@ def test_the_teachers_actions_are_what_drop_would_do_at_test_time() -> None:
 
 
 def test_the_outer_optimisation_by_brute_force() -> None:
-    """With best-ada it is the highest of N scores by the averaged networks, state by state."""
+    """With best-ada it takes, for each state, the highest of N scores by the averaged networks."""
     averaged, observations = state().teacher.averaged, make_batch().observation[:8]
     beta, f, table = averaged.behavior_policy, averaged.score_model, averaged.embedding.table()
 
@@ -98,7 +98,7 @@ def test_the_outer_optimisation_by_brute_force() -> None:
 
 
 def test_the_student_regresses_on_the_teacher_at_the_first_states_of_a_batch() -> None:
-    """Adam's first step has the length of the learning rate in every weight, against the gradient's sign."""
+    """Adam's first step moves every weight by the learning rate, against the sign of its gradient."""
     batch, n = make_batch(), 4  # an eighth of 32
     before = STUDENT.init(KEY, prepared().spec, Clock.at(0, 1))
     after, metrics = jax.jit(STUDENT.update)(before, batch, KEY, Clock.at(0, 1))
@@ -126,7 +126,7 @@ def test_the_student_regresses_on_the_teacher_at_the_first_states_of_a_batch() -
     assert not same(before.student, after.student)
 
 
-def test_the_averaged_student_acts_and_needs_nothing_of_the_teacher() -> None:
+def test_the_averaged_student_acts_without_the_teacher() -> None:
     def acted(at: Distillation) -> np.ndarray:
         policy = STUDENT.policy(at)
         assert isinstance(policy, FixedPolicy)
@@ -157,7 +157,7 @@ def test_the_diagnosis_of_distillation() -> None:
     assert float(found["probe_distillation_loss"]) == pytest.approx(np.mean((wanted - acted) ** 2) / 2, rel=1e-4)
     explained = 1 - np.sum((wanted - acted) ** 2) / np.sum((wanted - wanted.mean(axis=0)) ** 2)
     assert float(found["distillation_r2"]) == pytest.approx(explained, rel=1e-3, abs=1e-4)
-    assert {"probe_clone_loss", "score_r2", "score_rank_correlation"} <= set(found)  # and DROP's own
+    assert {"probe_clone_loss", "score_r2", "score_rank_correlation"} <= set(found)  # the measures of DROP too
     for value, healthy in ((0.95, True), (0.3, False)):
         (check,) = STUDENT.checks({"distillation_r2": value})
         assert check.healthy is healthy
@@ -168,7 +168,7 @@ def test_the_diagnosis_of_distillation() -> None:
 
 
 def test_the_student_stitches_as_adaptation_does() -> None:
-    """The walk through the corridor does not depend on actions: a return is a sum over the states on its way."""
+    """The way through the corridor does not depend on actions, so a return is a sum over its states."""
     algorithm = DDROP(
         n_sub_tasks=9, trajectories_per_sub_task=10, embedding_size=2, discount=0.8,
         depths=(1, 1, 1, 1, 1), width=32, batch_size=128,

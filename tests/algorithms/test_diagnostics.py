@@ -1,4 +1,4 @@
-"""The measures that show silent failures against SciPy and by hand, and the judgements that follow from them."""
+"""The measures of silent failures, against SciPy and by hand, and the checks that judge them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ few_numbers = st.lists(st.integers(-3, 3), min_size=8, max_size=8)
 
 @settings(deadline=None)
 @given(few_numbers, few_numbers)
-def test_spearman_with_ties_is_scipys(a: list[int], b: list[int]) -> None:
+def test_spearman_with_ties_equals_that_of_scipy(a: list[int], b: list[int]) -> None:
     found = float(spearman_jit(jnp.array(a, float), jnp.array(b, float)))
     if len(set(a)) == 1 or len(set(b)) == 1:
         assert math.isnan(found)
@@ -38,7 +38,7 @@ def test_spearman_with_ties_is_scipys(a: list[int], b: list[int]) -> None:
         assert found == pytest.approx(float(stats.spearmanr(a, b).statistic), abs=1e-5)
 
 
-def test_spearman_sees_ranks_alone() -> None:
+def test_spearman_depends_only_on_ranks() -> None:
     x = jnp.array([0.1, 5.0, -3.0, 2.0])
     assert float(spearman(x, jnp.exp(x))) == pytest.approx(1.0)
     assert float(spearman(x, -(x**3))) == pytest.approx(-1.0)
@@ -50,13 +50,13 @@ def test_r_squared_by_hand() -> None:
     assert float(r_squared_jit(errors, targets, jnp.ones(4))) == pytest.approx(1 - 5 / 14)
 
 
-def test_r_squared_leaves_out_what_has_no_weight() -> None:
-    """Without the last: mean 2, deviations 1 + 0 + 1 = 2."""
+def test_r_squared_leaves_out_targets_without_weight() -> None:
+    """Without the last target: mean 2, squared deviations 1 + 0 + 1 = 2."""
     targets, errors = jnp.array([1.0, 2.0, 3.0, 600.0]), jnp.array([1.0, 0.0, 0.0, 50.0])
     assert float(r_squared_jit(errors, targets, jnp.array([1.0, 1, 1, 0]))) == pytest.approx(0.5)
 
 
-def test_r_squared_of_the_perfect_the_mean_and_the_constant() -> None:
+def test_r_squared_of_no_error_of_the_mean_and_of_equal_targets() -> None:
     targets = jnp.array([1.0, 2.0, 3.0, 6.0])
     assert float(r_squared_jit(jnp.zeros(4), targets, jnp.ones(4))) == 1.0
     assert float(r_squared_jit(targets - 3.0, targets, jnp.ones(4))) == pytest.approx(0.0)
@@ -77,7 +77,7 @@ HEALTHY = {
 
 
 def drop_checks(metrics: dict[str, float], multiplier_max: float | None) -> list[Check]:
-    """Those of DROP with its Lagrangian, whose λ is capped, or without a constraint."""
+    """The checks of DROP with a Lagrangian whose λ has this cap, or without a constraint."""
     return (DROP(constraint="none") if multiplier_max is None else DROP(multiplier_max=multiplier_max)).checks(metrics)
 
 
@@ -112,13 +112,13 @@ def test_each_silent_failure_is_named_and_nothing_else(changes: dict[str, float]
 
 
 def test_a_gaussian_heads_negative_loss_is_judged_by_its_size() -> None:
-    """−1.0 against −0.7 is worse by 30 %: z is used."""
+    """−0.7 is worse than −1.0 by 30 %: z is used."""
     assert unhealthy({"probe_clone_loss": -1.0, "probe_clone_loss_permuted": -0.7}) == []
 
 
 @pytest.mark.parametrize("name", HEALTHY)
 @pytest.mark.parametrize("value", [math.nan, math.inf, None])
-def test_what_is_missing_or_undefined_is_not_judged(name: str, value: float | None) -> None:
+def test_a_missing_or_undefined_measure_is_not_judged(name: str, value: float | None) -> None:
     metrics = {k: v for k, v in HEALTHY.items() if k != name} | ({} if value is None else {name: value})
     checks = drop_checks(metrics, 1.0)
     assert len(checks) == 4
@@ -131,7 +131,7 @@ def test_without_a_constraint_its_multiplier_is_not_judged() -> None:
     assert not DROP(multiplier_max=0.2).checks(HEALTHY)[-1].healthy
 
 
-def test_nothing_measured_nothing_judged() -> None:
+def test_without_measures_nothing_is_judged() -> None:
     assert drop_checks({}, 1.0) == []
 
 
@@ -177,10 +177,10 @@ def test_the_diagnosis_of_f_and_the_sub_tasks() -> None:
 
 
 def test_the_diagnosis_of_calibration() -> None:
-    """R² and bias of f(s, a, z_n) against what followed in the data, its own score standing in behind a timeout."""
+    """R² and bias of f(s, a, z_n) against the returns in the data; behind a timeout f's own score takes their place."""
     state, found = diagnosed()
     batch, f = prepared().probe.batch, state.averaged.score_model
-    assert batch.next_action_known is None  # the policy is never asked: `test_losses` has data where it is
+    assert batch.next_action_known is None  # so the policy is never asked; in `test_losses` it is
     table = jax.jit(lambda: state.averaged.embedding.table())()
 
     def one(step: Any) -> tuple[jax.Array, jax.Array]:

@@ -1,4 +1,4 @@
-"""Decision Transformer: windows that stay inside their episode, and a causal network that learns from them."""
+"""Decision Transformer: windows stay inside their episode, and a causal network learns from them."""
 
 from __future__ import annotations
 
@@ -30,16 +30,17 @@ from helpers.sequences import (
 )
 from helpers.training import learnable_dataset, refusal, tiny
 
-from droprl.algorithms.dt import DT, DTState, _drop
+from droprl.algorithms.dt import DT, DTState
 from droprl.algorithms.protocol import Clock
 from droprl.data.windows import Windows
+from droprl.networks.transformer import dropped
 from droprl.train import fit
 
 # --- windows ---
 
 
-def test_windows_are_as_by_hand_at_every_row() -> None:
-    """Straight from the definition: walk back from the row until the episode's first step or K steps."""
+def test_windows_are_right_at_every_row() -> None:
+    """By the definition: walk back from the row to the first step of the episode, but at most K steps."""
     data, windows = dataset(), windows_at()
     scaling, scale = dt().prepare(data).scaling, dt().return_scale
     row = 0
@@ -62,15 +63,15 @@ def test_windows_are_as_by_hand_at_every_row() -> None:
         row += length
 
 
-def test_not_even_padding_holds_anything_of_another_episode() -> None:
-    """The observations of this data begin with the number of their episode."""
+def test_even_padding_holds_nothing_of_another_episode() -> None:
+    """In this data the first number of an observation is the number of its episode."""
     data, prepared = dataset(), dt().prepare(dataset())
     windows = windows_at()
     shown = np.asarray(windows.observations) * prepared.scaling.observation_std + prepared.scaling.observation_mean
     np.testing.assert_allclose(shown[:, :, 0], np.repeat(data.observations[:, :1], K, axis=1), atol=1e-5)
 
 
-def test_every_row_is_drawn_as_the_last_of_a_window() -> None:
+def test_every_row_is_drawn_as_the_end_of_a_window() -> None:
     windows = jax.jit(Windows.sample, static_argnums=2)(table(), jax.random.key(0), 600)
     places = np.round(np.asarray(windows.observations[:, -1]), 3)
     assert len(np.unique(places, axis=0)) == dataset().n_steps
@@ -82,19 +83,19 @@ def test_every_row_is_drawn_as_the_last_of_a_window() -> None:
 
 
 def test_a_later_token_changes_no_earlier_prediction() -> None:
-    """Token by token: what stands at or before it in the order R̂, s, a may notice, what stands before it may not."""
+    """The order of tokens is R̂, s, a. A change may affect predictions at or after the changed token, none before."""
     transformer, window = drawn(), one(windows_at(8))
     assert np.asarray(window.valid).all()
     before = np.asarray(predicted(transformer, window))
     for step in range(K):
-        for name, first_to_notice in (("returns_to_go", step), ("observations", step), ("actions", step + 1)):
+        for name, first_affected in (("returns_to_go", step), ("observations", step), ("actions", step + 1)):
             values = getattr(window, name)
             after = np.asarray(predicted(transformer, window._replace(**{name: values.at[step].add(1.0)})))
-            np.testing.assert_array_equal(after[:first_to_notice], before[:first_to_notice])
-            assert (np.abs(after - before)[first_to_notice:].max(axis=1) > 1e-4).all(), (name, step)
+            np.testing.assert_array_equal(after[:first_affected], before[:first_affected])
+            assert (np.abs(after - before)[first_affected:].max(axis=1) > 1e-4).all(), (name, step)
 
 
-def test_the_clock_matters_and_ends_at_the_longest_episode() -> None:
+def test_the_number_of_the_step_matters_up_to_the_longest_episode() -> None:
     transformer, window = drawn(), one(windows_at(8))
     acted = [np.asarray(predicted(transformer, window._replace(steps=window.steps + n))) for n in (0, 1, 100, 101)]
     assert np.abs(acted[0] - acted[1]).max() > 1e-4
@@ -127,8 +128,8 @@ def _double_precision() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_double_precision")
-def test_the_loss_is_that_of_the_definition_in_numpy() -> None:
-    """The mean over all 9 valid steps of three windows, of 2, 4 and 3 steps, and over the action's two dimensions."""
+def test_the_loss_follows_its_definition_in_numpy() -> None:
+    """The mean over the 2 + 4 + 3 valid steps of three windows, and over the two dimensions of the action."""
     transformer = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), drawn())
     batch = windows_at(1, 8, 2)
     errors = []
@@ -141,7 +142,7 @@ def test_the_loss_is_that_of_the_definition_in_numpy() -> None:
     assert float(jax.jit(dt().loss)(transformer, batch)) == pytest.approx(np.mean(errors), rel=1e-9)
 
 
-def test_dropout_is_for_training_alone() -> None:
+def test_dropout_acts_only_in_training() -> None:
     transformer, batch = drawn(), windows_at(8, 8)
     train = jax.jit(dt().loss)
     plain = float(train(transformer, batch))
@@ -150,13 +151,16 @@ def test_dropout_is_for_training_alone() -> None:
     assert len({plain, first, other}) == 3
 
 
-def test_what_is_dropped_is_made_up_for() -> None:
+def test_kept_activations_are_scaled_up_for_the_dropped_ones() -> None:
     keep = drawn()._keep(12, 0.25, jax.random.key(0))
-    assert keep.shape == (1 + 3 * 2, 12 * 24)  # twice, attention of two heads among twelve tokens is the largest
+    assert keep.shape == (
+        1 + 3 * 2,
+        12 * 24,
+    )  # two blocks; the largest mask is that of attention: two heads among twelve tokens
     assert np.mean(keep) == pytest.approx(0.75, abs=0.03)
     assert len({row.tobytes() for row in np.asarray(keep)}) == len(keep)
     np.testing.assert_array_equal(
-        _drop(jnp.array([[3.0, 6.0], [9.0, 12.0]]), 0.25, jnp.array([True, False, True, True, False])),
+        dropped(jnp.array([[3.0, 6.0], [9.0, 12.0]]), 0.25, jnp.array([True, False, True, True, False])),
         [[4.0, 0.0], [12.0, 16.0]],
     )
 
@@ -165,13 +169,13 @@ def test_what_is_dropped_is_made_up_for() -> None:
 
 
 def test_the_optimiser_by_hand() -> None:
-    """Clipping to norm 0.25, Adam's two means, decay of every weight, and a rate that rises over four updates."""
+    """Clipping to the norm 0.25, the two means of Adam, decay of every weight, a rate that rises over four updates."""
     algorithm = replace(dt(), weight_decay=0.5)
     theta, optimizer = jnp.array([1.0, -2.0, 0.5]), algorithm._optimizer()
     state, m, v = optimizer.init(theta), np.zeros(3), np.zeros(3)
     expected = np.array(theta, float)
     for t in range(1, 7):
-        gradient = np.array([3.0, 0.02 * t, -1.0]) / (1.0 if t % 2 else 100.0)  # too long at first, then short enough
+        gradient = np.array([3.0, 0.02 * t, -1.0]) / (1.0 if t % 2 else 100.0)  # clipped in odd updates only
         step, state = optimizer.update(jnp.asarray(gradient), state, theta)
         theta = theta + step
         clipped = gradient * min(1.0, 0.25 / float(np.linalg.norm(gradient)))
@@ -184,7 +188,7 @@ def test_the_optimiser_by_hand() -> None:
 # --- settings and diagnostics ---
 
 
-def test_what_is_open_comes_from_the_data() -> None:
+def test_open_settings_are_filled_from_the_data() -> None:
     data, resolved = dataset(), OPEN.resolve(dataset())
     episodes = list(zip(data.bounds[:-1], data.bounds[1:], strict=True))
     assert resolved.target_return == pytest.approx(max(data.rewards[a:b].sum() for a, b in episodes))
@@ -225,7 +229,7 @@ def test_unresolved_settings_are_named() -> None:
     assert "return_scale is open" in refusal(OPEN.policy, DTState(drawn(), ()))
 
 
-def test_the_diagnosis_tells_a_transformer_that_listens_from_a_deaf_one() -> None:
+def test_the_diagnosis_finds_a_transformer_that_ignores_the_return() -> None:
     probe = dt().prepare(dataset()).probe
     listening = drawn()
     silent = jax.tree.map(jnp.zeros_like, listening.embed_return)
@@ -242,8 +246,8 @@ def test_the_diagnosis_tells_a_transformer_that_listens_from_a_deaf_one() -> Non
     assert check.healthy
 
 
-def test_seeds_side_by_side_do_not_notice_each_other() -> None:
-    """What an accelerator runs: seeds under vmap, each with its own weights, windows and dropout."""
+def test_seeds_side_by_side_do_not_affect_each_other() -> None:
+    """On an accelerator seeds run under vmap, each with its own weights, windows and dropout."""
     windows, keys = table(), jax.random.split(jax.random.key(0), 2)
     states = [DTState(weights, dt()._optimizer().init(weights)) for weights in (drawn(0), drawn(1))]
 

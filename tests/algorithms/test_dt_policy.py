@@ -1,4 +1,4 @@
-"""Decision Transformer at test time: a memory of K steps, and a return-to-go that falls by what was earned."""
+"""Decision Transformer at test time: a memory of K steps, and a return-to-go that falls by the rewards."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def _double_precision() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_double_precision")
-def test_a_step_of_many_episodes_is_the_naive_pass_over_each_ones_last_k_steps() -> None:
-    """Nine steps, more than K, of three episodes at once; rewards and observations differ between them."""
+def test_a_step_of_many_episodes_equals_a_plain_pass_over_the_last_k_steps_of_each() -> None:
+    """Nine steps, which is more than K, of three episodes with different rewards and observations."""
     transformer = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), drawn(3))
     policy, rng = policy_of(transformer), np.random.default_rng(5)
     observations, rewards = rng.normal(size=(9, 3, 2)), rng.normal(size=(9, 3))
@@ -63,7 +63,7 @@ def test_a_step_of_many_episodes_is_the_naive_pass_over_each_ones_last_k_steps()
         first = max(0, t - K + 1)
         for e in range(3):
             to_go = [(target - rewards[:i, e].sum()) / scale for i in range(first, t + 1)]
-            so_far = np.concatenate([taken[first:t, e], np.full((1, 2), 77.0)])  # the action at t cannot matter
+            so_far = np.concatenate([taken[first:t, e], np.full((1, 2), 77.0)])  # the action at t has no effect
             expected = by_hand(transformer, to_go, observations[first : t + 1, e], so_far, first)[-1]
             np.testing.assert_allclose(acted[e], expected, rtol=1e-5, atol=1e-7)
         carry = carry.rewarded(jnp.asarray(rewards[t]))
@@ -77,7 +77,7 @@ def test_every_leaf_of_the_memory_has_the_episode_first() -> None:
     assert all(leaf.shape[0] == 7 for leaf in jax.tree.leaves(carry))
 
 
-def test_a_reward_is_taken_off_once() -> None:
+def test_a_reward_is_subtracted_once() -> None:
     policy = policy_of(drawn())
     step = jax.jit(lambda carry: policy.act(carry, jnp.zeros((1, 2)), jax.random.key(0))[0])
     again = step(step(tell_rewards(step(policy.start(1)), np.array([3.0]))))
@@ -85,14 +85,14 @@ def test_a_reward_is_taken_off_once() -> None:
     np.testing.assert_allclose(
         np.asarray(again.returns_to_go)[0, 1:] * scale, [target, target - 3, target - 3], rtol=1e-5
     )
-    assert tell_rewards((), np.array([3.0])) == ()  # other policies hear nothing
+    assert tell_rewards((), np.array([3.0])) == ()  # other policies ignore rewards
 
 
 # --- in a task ---
 
 
 class Paying(gymnasium.Env[Any, Any]):
-    """Episode s lasts 2 + s mod 3 steps; step t of it pays 10 s + t."""
+    """Episode s lasts 2 + s mod 3 steps. Its step t has the reward 10 s + t."""
 
     def __init__(self) -> None:
         self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,))
@@ -113,11 +113,11 @@ def loaded() -> LoadedPolicy:
     return LoadedPolicy(policy_of(drawn()), dt(), SPEC, scaling, Origin("d", None, None, 0, 0), "here")
 
 
-def test_in_a_rollout_the_return_to_go_falls_by_the_rewards_and_begins_anew_with_each_episode() -> None:
+def test_in_a_rollout_the_return_to_go_falls_by_the_rewards_and_starts_again_in_each_episode() -> None:
     seen: dict[tuple[int, int], float] = {}
 
     def record(carry: Context, observations: np.ndarray, rewards: np.ndarray) -> None:
-        for i in np.flatnonzero(rewards):  # an environment with no episode left earns nothing
+        for i in np.flatnonzero(rewards):  # an environment without an episode earns nothing
             seed, t = (int(x) for x in observations[i])
             assert int(carry.step[i]) == t + 1
             seen[seed, t] = float(carry.return_to_go[i]) * (dt().return_scale or 0)
@@ -134,7 +134,7 @@ def test_in_a_rollout_the_return_to_go_falls_by_the_rewards_and_begins_anew_with
         assert seen[place] == pytest.approx(value, rel=1e-4), place
 
 
-def test_an_episode_is_the_same_alone_beside_others_and_in_a_plain_loop() -> None:
+def test_an_episode_is_the_same_alone_and_beside_others_and_in_a_plain_loop() -> None:
     policy, env = loaded(), Paying()
     actions = play_episode(policy, env, 7, 10, None, 0.0).actions
     assert len(actions) == 3
@@ -154,7 +154,7 @@ def test_an_episode_is_the_same_alone_beside_others_and_in_a_plain_loop() -> Non
 
 def test_acting_without_a_reward_keeps_the_return_to_go() -> None:
     policy, observation = loaded(), np.zeros(2, np.float32)
-    policy.act(observation, reward=500.0)  # of the episode before: there was no action of this one
+    policy.act(observation, reward=500.0)  # it belongs to the last episode: this one has had no action yet
     with_first = policy.act(observation)
     policy.reset()
     policy.act(observation)
@@ -175,7 +175,7 @@ def test_its_value_cannot_be_estimated_from_single_states() -> None:
 
 
 class Sides(Paying):
-    """Five steps, each of which pays what the first entry of the action is."""
+    """Five steps. The reward of each is the first entry of the action."""
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         observation, *_, info = super().step(action)
@@ -183,7 +183,7 @@ class Sides(Paying):
 
 
 def test_it_earns_the_return_it_is_told_to_aim_for(tmp_path: Path) -> None:
-    """Episodes in which all actions are 0.8, 0 or −0.8: only the return-to-go tells which. Noise hides the rest."""
+    """All actions of an episode are 0.8, 0 or −0.8, plus noise. Only the return-to-go tells which."""
     rng = np.random.default_rng(0)
     side = np.repeat(rng.choice([-0.8, 0.0, 0.8], 60), 5)
     ends = np.arange(300) % 5 == 4
@@ -200,7 +200,7 @@ def test_it_earns_the_return_it_is_told_to_aim_for(tmp_path: Path) -> None:
     run = fit(data, chosen, out=tmp_path / "run", steps=200, progress=False)
     metrics = run.metrics()[-1]
     assert DT().checks({name: value[0] for name, value in metrics.items() if isinstance(value, list)})[0].healthy
-    policy = load_policy(load_policy(run.path).save(tmp_path / "policy"))  # the target travels with it
+    policy = load_policy(load_policy(run.path).save(tmp_path / "policy"))  # the target is saved with the policy
     inner, settings = policy.policy, policy.algorithm
     assert isinstance(inner, TransformerPolicy)
     assert isinstance(settings, DT)
@@ -212,8 +212,8 @@ def test_it_earns_the_return_it_is_told_to_aim_for(tmp_path: Path) -> None:
         np.testing.assert_allclose(played.returns, target, atol=1.0)
 
 
-def test_policies_side_by_side_play_what_each_plays_alone() -> None:
-    """With a memory that hears rewards and begins anew, in three environments each, for seven episodes."""
+def test_policies_side_by_side_play_as_each_plays_alone() -> None:
+    """With a memory of rewards that starts again in each episode: three environments each, seven episodes."""
     scaling = dt().prepare(dataset()).scaling
     policies = [
         LoadedPolicy(policy_of(drawn(seed)), dt(), SPEC, scaling, Origin("d", None, None, seed, 0), "here")
@@ -228,7 +228,7 @@ def test_policies_side_by_side_play_what_each_plays_alone() -> None:
 
 
 class Moving(Paying):
-    """Pays for the actions as well."""
+    """The reward also depends on the actions."""
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         observation, reward, over, cut, said = super().step(action)

@@ -1,7 +1,7 @@
-"""The losses of equations 6 and 8 and their gradients, against NumPy written out from the paper.
+"""The losses of equations 6 and 8 and their gradients, against NumPy code that follows the paper.
 
-`reference` is the whole objective with every stop-gradient spelled out: what moves is in `moving`, what is held still
-in `fixed`. Finite differences of it must be the gradient that training follows.
+`reference` is the whole objective with its stop-gradients: weights that learn are in `moving`, constant ones in
+`fixed`. Its finite differences must equal the gradient that training follows.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def drop(request: pytest.FixtureRequest) -> DROP:
 
 @cache
 def make_state(drop: DROP) -> DropState:
-    """Random weights, the target network's too, so that it differs from f; and a multiplier at work."""
+    """Random weights, also for the target network, so that it differs from f, and a multiplier above 0."""
     state = drawn_like(lambda: drop.init(jax.random.key(0), SPEC, Clock.at(0, 1)), seed=1)
     return state._replace(multiplier=jnp.asarray(0.7))
 
@@ -68,7 +68,7 @@ def embeddings(phi: TaskEmbedding) -> np.ndarray:
 class Losses:
     clone: float
     td: float
-    gaps: np.ndarray  # for every step on which it is measured
+    gaps: np.ndarray  # one for every step on which the gap is measured
     score_mean: float
 
     @property
@@ -95,16 +95,16 @@ def reference(
     for i in range(len(batch.reward)):
         s, a, n, reward, discount, next_s, next_a, next_known, _ = (np.asarray(leaf)[i] for leaf in batch)
         moving_z, fixed_z = moving_table[n], fixed_table[n]
-        # Equation 6, in units of nats per action dimension and without the constant ½ log 2π.
+        # Equation 6, in nats per action dimension and without the constant ½ log 2π.
         mean, std = action_distribution(moving.behavior_policy, s, moving_z + policy_noise[i])
         clone.append(np.mean(-stats.norm.logpdf(a, mean, std) - 0.5 * np.log(2 * np.pi)))
-        # Equation 8, for each score model with its own target, which is no function of what is learned.
+        # Equation 8, for each score model with its own target. The target does not depend on the learned weights.
         if not next_known:
             next_a = action_distribution(fixed_beta, next_s, fixed_z + score_noise[i])[0]
         bootstrapped = reward + discount * scores_of_each(target, next_s, next_a, fixed_z + score_noise[i])
         scores.append(scores_of_each(f, s, a, (moving_z if drop.td_into_embedding else fixed_z) + score_noise[i]))
         errors.append(bootstrapped - scores[-1])
-        # Its constraint: f at β's own actions, for a z from μ against the sub-task's own.
+        # Its constraint: f at the actions of β, for a z from μ and for the z of the sub-task.
         if i >= len(unseen):
             continue
         both_z = (np.asarray(unseen)[i], fixed_z)
@@ -120,7 +120,7 @@ PARTS = ("embedding", "behavior_policy", "score_model")
 
 
 class Found(NamedTuple):
-    """What the library computes: the objectives, their gradients (first axis), and the target network's of the sum."""
+    """Results of the library: the objectives, their gradients (first axis), and the sum's gradient for the target."""
 
     values: jax.Array
     score_mean: jax.Array
@@ -160,7 +160,7 @@ def gradient_of(found: Found, objective: str) -> Networks:
     return jax.tree.map(lambda leaf: np.asarray(leaf)[i], found.gradients)
 
 
-def test_every_loss_is_that_of_the_paper(drop: DROP) -> None:
+def test_every_loss_equals_that_of_the_paper(drop: DROP) -> None:
     state, found = make_state(drop), library(drop)
     expected = reference(drop, state.networks, state.networks, state.averaged.score_model, make_batch(), found.unseen)
     values = [expected.clone, expected.td, expected.gap, expected.total(drop)]
@@ -168,8 +168,8 @@ def test_every_loss_is_that_of_the_paper(drop: DROP) -> None:
     assert float(found.score_mean) == pytest.approx(expected.score_mean, rel=1e-6)
 
 
-def test_where_every_next_action_is_logged_nobody_asks_the_policy(drop: DROP) -> None:
-    """Data without `next_observations` says so once, by None, and not for every step."""
+def test_if_every_next_action_is_logged_the_policy_is_not_asked(drop: DROP) -> None:
+    """Data without `next_observations` has None in place of one flag for every step."""
     all_known = make_batch()._replace(next_action_known=jnp.ones(5, bool))
     said, told = library(drop, all_known), library(drop, all_known._replace(next_action_known=None))
     for one, other in zip(jax.tree.leaves(said), jax.tree.leaves(told), strict=True):
@@ -181,7 +181,7 @@ def moved(networks: Networks, direction: Networks, by: float) -> Networks:
 
 
 def random_direction(networks: Networks, seed: int, part: str | None) -> Networks:
-    """A random direction of all weights, or of one of φ, β, f alone."""
+    """A random direction of all weights, or of φ, β or f alone."""
     rng = np.random.default_rng(seed)
     direction = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape), networks)
     still = jax.tree.map(np.zeros_like, direction)
@@ -194,7 +194,7 @@ def inner(a: Networks, b: Networks) -> float:
 
 
 def test_gradients_are_finite_differences(drop: DROP) -> None:
-    """Of cloning, TD, gap and their sum, along random directions of all weights and of φ, β and f alone."""
+    """The gradients of cloning, TD, gap and their sum, along random directions of all weights, and of φ, β, f alone."""
     state, found = make_state(drop), library(drop)
     networks, target, batch = state.networks, state.averaged.score_model, make_batch()
     h = 1e-6
@@ -227,7 +227,7 @@ def test_the_target_network_is_never_moved_by_a_gradient(drop: DROP) -> None:
 
 
 def test_a_violated_constraint_pushes_unseen_scores_down() -> None:
-    """A small step against λ · ∇gap lowers the gap; the other way raises it."""
+    """A small step against λ · ∇gap lowers the gap. A step in the other direction raises it."""
     networks, found = make_state(PAPER_LIKE).networks, library(PAPER_LIKE)
     penalty = jax.tree.map(
         np.subtract, gradient_of(found, "total"), gradient_of(library(PAPER_LIKE, multiplier=0.0), "total")
@@ -237,7 +237,7 @@ def test_a_violated_constraint_pushes_unseen_scores_down() -> None:
 
 
 @pytest.mark.parametrize("field", ["next_observation", "next_action", "reward"])
-def test_what_the_td_loss_looks_at(field: str) -> None:
+def test_what_the_td_loss_depends_on(field: str) -> None:
     before = library(PAPER_LIKE).values[1]
 
     def changes(row: int) -> bool:
@@ -247,7 +247,7 @@ def test_what_the_td_loss_looks_at(field: str) -> None:
 
     assert changes(0)
     assert changes(1) is (field == "reward")  # terminal: only the reward counts
-    assert changes(2) is (field != "next_action")  # a' is unknown: what the table holds there does not count
+    assert changes(2) is (field != "next_action")  # a' is unknown: the entry of the table does not count
     assert not changes(4)  # no target
 
 
@@ -260,8 +260,8 @@ def test_a_batch_without_any_target_has_no_td_loss() -> None:
 # --- other constraints, smoothing, several score models ---
 
 
-def test_the_hinge_asks_each_state_whatever_the_mean_and_the_multiplier() -> None:
-    """The mean keeps the threshold, and some steps violate it all the same: these alone are pushed."""
+def test_the_hinge_penalises_each_state_regardless_of_the_mean_and_the_multiplier() -> None:
+    """The mean is below the threshold, but some steps violate it: only these are pushed."""
     drop, found = CONFIGS["hinge"], library(CONFIGS["hinge"])
     state = make_state(drop)
     gaps = reference(drop, state.networks, state.networks, state.averaged.score_model, make_batch(), found.unseen).gaps
@@ -288,16 +288,16 @@ def test_without_a_constraint_there_is_no_gap() -> None:
 
 
 @pytest.mark.parametrize(("setting", "loss"), [("policy_smoothing", "clone_loss"), ("score_smoothing", "td_loss")])
-def test_each_smoothing_is_of_its_own_loss_alone(setting: str, loss: str) -> None:
-    """The gap is at the sub-tasks' own z in any case."""
+def test_each_smoothing_changes_only_its_own_loss(setting: str, loss: str) -> None:
+    """The gap is always at the z of the sub-tasks without noise."""
     changed: dict[str, Any] = {setting: 0.4}
     plain, smoothed = (loss_alone(drop)[1] for drop in (PAPER_LIKE, replace(PAPER_LIKE, **changed)))
     for name in ("clone_loss", "td_loss", "gap"):
         assert (smoothed[name] == pytest.approx(plain[name], rel=1e-9)) is (name != loss)
 
 
-def test_score_models_learn_each_by_itself() -> None:
-    """A member's TD gradient is the one it would have alone, with its own target; no other member is asked."""
+def test_score_models_learn_independently() -> None:
+    """The TD gradient of a member is the one that it would have alone, with its own target."""
     drop = CONFIGS["three score models"]
     state, found = make_state(drop), gradient_of(library(drop), "td")
     assert not isinstance(found.score_model, ScoreModel)
@@ -313,7 +313,7 @@ def test_score_models_learn_each_by_itself() -> None:
 # --- the z-space ---
 
 
-def test_unseen_embeddings_are_uniform_over_the_box_of_the_others() -> None:
+def test_unseen_embeddings_are_uniform_over_the_box_of_the_embeddings() -> None:
     table = jnp.array([[-2.0, 0.5], [1.0, 0.0], [0.0, 3.0]])
     for drop, low, high in ((CONFIGS["default"], (-2, 0), (1, 3)), (CONFIGS["to the letter"], (-1, -1), (1, 1))):
         drawn = np.asarray(drop._unseen_embeddings(table, jax.random.key(0), 4000))
@@ -322,7 +322,7 @@ def test_unseen_embeddings_are_uniform_over_the_box_of_the_others() -> None:
         assert abs(np.corrcoef(drawn.T)[0, 1]) < 0.06  # the dimensions are drawn independently: 0 ± 0.016
 
 
-def test_behaviour_cloning_is_equation_4_with_nothing_else() -> None:
+def test_behaviour_cloning_is_equation_4() -> None:
     bc = BC(width=8, state_depth=1, action_depth=1)
     batch, policy = (
         make_batch(),

@@ -1,4 +1,4 @@
-"""Onestep: its losses in NumPy, who learns from whom, and a bandit whose improved policy is known in closed form."""
+"""Onestep: its losses in NumPy, which network learns from which, and a bandit with a known improved policy."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _double_precision() -> Iterator[None]:
 
 @cache
 def make_state(onestep: Onestep) -> OnestepState:
-    """Random weights, those of the averages too."""
+    """Random weights, also for the averages."""
     return drawn_like(lambda: onestep.init(KEY, SPEC, Clock.at(0, 1)), seed=1)
 
 
@@ -71,13 +71,13 @@ def cloning(policy: Any, s: np.ndarray, a: np.ndarray) -> float:
 
 
 def reference(onestep: Onestep, networks: OnestepNetworks, fixed: OnestepNetworks) -> dict[str, float]:
-    """Every mean of `make_batch`, and the weights of exponential; `fixed` are the averages."""
+    """The means over `make_batch`, and the weights of exponential. `fixed` are the averages."""
     batch, keys = make_batch(), jax.random.split(KEY, 5)
     clone, errors, improvement, weights = [], [], [], []
     for i in range(5):
         s, a, _, reward, discount, next_s, next_a, known, _ = (np.asarray(leaf)[i] for leaf in batch)
         clone.append(cloning(networks.behavior_policy, s, a))
-        if not known:  # behind a timeout: what the behaviour, and never the improved policy, would do
+        if not known:  # behind a timeout: the action of the behaviour, never that of the improved policy
             next_a = action_distribution(fixed.behavior_policy, next_s, NOTHING)[0]
         target = reward + discount * scores_of_each(fixed.score_model, next_s, next_a, NOTHING)
         errors.append(target - scores_of_each(networks.score_model, s, a, NOTHING))
@@ -108,7 +108,7 @@ def total(found: dict[str, float]) -> float:
 @in_double_precision
 @every_config
 def test_the_losses_and_their_gradients(onestep: Onestep) -> None:
-    """Against the paper, and in each part against finite differences with the averages held still."""
+    """Against the paper, and each part against finite differences with fixed averages."""
     state = make_state(onestep)
     (loss, metrics), gradient = compiled(onestep)(state.networks, state.averaged)
     expected = reference(onestep, state.networks, state.averaged)
@@ -116,7 +116,7 @@ def test_the_losses_and_their_gradients(onestep: Onestep) -> None:
         assert float(metrics[name]) == pytest.approx(expected[name], rel=1e-6), name
     assert float(loss) == pytest.approx(total(expected), rel=1e-6)
     if onestep.improvement == "exponential":
-        assert 0 < expected["capped"] < 1  # both sides of the cap are at work
+        assert 0 < expected["capped"] < 1  # some weights are above the cap, some below
     rng = np.random.default_rng(0)
     for part in PARTS:
         own = getattr(state.networks, part)
@@ -136,8 +136,8 @@ def step(tree: Any, direction: Any, size: float) -> Any:
     return jax.tree.map(lambda leaf, d: leaf + size * d, tree, direction)
 
 
-def test_the_divergence_is_what_it_says() -> None:
-    """Its formula against its definition, the integral of p · log p / q; and none of a policy from itself."""
+def test_the_divergence_equals_its_definition() -> None:
+    """The definition is the integral of p · log p / q. The divergence of a policy from itself is 0."""
     pi, beta, s = make_state(PLAIN).networks.improved_policy, make_state(PLAIN).networks.behavior_policy, np.ones(3)
     integrals = []
     for mean, std, base, base_std in zip(
@@ -151,7 +151,7 @@ def test_the_divergence_is_what_it_says() -> None:
     np.testing.assert_allclose(both_ways, [sum(integrals), 0.0], rtol=1e-4, atol=1e-6)
 
 
-# --- who learns from whom ---
+# --- which network learns from which ---
 
 
 def leaves(tree: Any) -> list[np.ndarray]:
@@ -191,7 +191,7 @@ SPREAD = 0.3  # standard deviation of the logged actions
 
 
 def usual(s: np.ndarray) -> np.ndarray:
-    """The mean of what was done at s."""
+    """The mean of the logged actions at s."""
     return 0.2 * s[:, 0]
 
 
@@ -205,7 +205,7 @@ def paid(s: np.ndarray, a: np.ndarray) -> np.ndarray:
 
 @cache
 def bandit() -> Dataset:
-    """Every step is an episode: no value but the reward itself."""
+    """Every step is an episode, so its value is its reward."""
     rng = np.random.default_rng(0)
     s = rng.uniform(0.3, 1.0, (3000, 2)) * rng.choice([-1.0, 1.0], (3000, 2))
     a = np.clip(usual(s) + SPREAD * rng.normal(size=3000), -1, 1)
@@ -221,7 +221,7 @@ BANDIT: Any = tiny(
 
 @cache
 def trained(improvement: Any) -> tuple[Onestep, OnestepState, dict[str, float]]:
-    """With α = τ such that both precisions are equal, that of β, 1 / σ², and that of Q / α, which is 2 / α."""
+    """With α = τ chosen so that the precision of β, 1 / σ², equals that of Q / α, which is 2 / α."""
     strength = 2 * SPREAD**2 / float(np.std(bandit().rewards))
     algorithm = replace(BANDIT, improvement=improvement, kl_weight=strength, temperature=strength)
     loop = Loop(algorithm, algorithm.prepare(bandit()), [0], 1000)
@@ -233,14 +233,14 @@ def trained(improvement: Any) -> tuple[Onestep, OnestepState, dict[str, float]]:
 
 
 @both
-def test_the_improved_policy_of_a_bandit_is_the_one_known(improvement: str) -> None:
-    """Both improvements lead to β · exp(Q / α): with a Gaussian β and a quadratic Q a Gaussian, here half-way between
-    what was usual and what is best. By Q it is better, and so it is in the task."""
+def test_the_improved_policy_of_a_bandit_is_the_known_one(improvement: str) -> None:
+    """Both improvements lead to β · exp(Q / α). With a Gaussian β and a quadratic Q this is a Gaussian, here half-way
+    between the usual action and the best one. It is better both by Q and in the task."""
     algorithm, state, found = trained(improvement)
     policy, s = algorithm.policy(state), bandit().observations[:300]
     actions = np.asarray(jax.jit(lambda: policy.act((), jnp.asarray(s), KEY)[1])())[:, 0]
     known = 0.5 * (usual(s) + best(s))
-    assert np.abs(actions - known).mean() < 0.06  # the distance from either side is 0.2
+    assert np.abs(actions - known).mean() < 0.06  # it is 0.2 from the usual action and from the best
     assert paid(s, actions).mean() > 0.5 * paid(s, usual(s)).mean()
     assert found["score_r2"] > 0.9
     assert found["improvement"] > 0
@@ -249,7 +249,7 @@ def test_the_improved_policy_of_a_bandit_is_the_one_known(improvement: str) -> N
     assert ("clipped_share" in found) is (improvement == "exponential")
 
 
-def test_the_behaviour_and_its_q_are_the_same_whatever_is_improved() -> None:
+def test_the_behaviour_and_its_q_do_not_depend_on_the_improvement() -> None:
     one, two = (trained(improvement)[1].averaged for improvement in ("reverse-kl", "exponential"))
     for part in PARTS:
         apart = max(
@@ -280,13 +280,13 @@ def test_each_silent_failure_is_named_and_nothing_else(changes: dict[str, float]
     assert said == [kind]
 
 
-def test_nothing_measured_nothing_judged() -> None:
+def test_without_measures_nothing_is_judged() -> None:
     assert PLAIN.checks({}) == []
     assert len(PLAIN.checks({k: v for k, v in HEALTHY.items() if k != "clipped_share"})) == 3
 
 
-def test_without_a_temperature_a_weight_is_the_cap_or_nothing() -> None:
-    """Capped before it could overflow; and the share at the cap is what the diagnosis says."""
+def test_with_almost_no_temperature_a_weight_is_the_cap_or_zero() -> None:
+    """It is capped before it can overflow. The diagnosis reports the share of weights at the cap."""
     cold = replace(CONFIGS["exponential"], temperature=1e-30)
     state, batch = make_state(cold), make_batch()
     probe = Probe(batch, batch.observation, jnp.zeros(1))

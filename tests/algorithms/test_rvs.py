@@ -1,4 +1,4 @@
-"""RvS-R: the outcome of a step by hand, its loss in NumPy, and a policy that does what it is asked for."""
+"""RvS-R: the outcome of a step by hand, the loss in NumPy, and a policy that earns the return it is asked for."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from droprl.train import Run, fit
 
 MIXED: Layout = [(3, "terminal"), (2, "timeout"), (1, "cut")]
 REWARDS = [1, 2, 4, 8, 16, 32]
-OUTCOMES = [7 / 4, 6 / 3, 4 / 2, 24 / 2, 16 / 1, 32 / 1]  # with a clock of four steps
+OUTCOMES = [7 / 4, 6 / 3, 4 / 2, 24 / 2, 16 / 1, 32 / 1]  # with a horizon of four steps
 FOUR: Any = replace(RvS.small(), horizon=4)
 RESOLVED = RvS(width=8, horizon=10, target_return=30.0, outcome_mean=1.0, outcome_std=4.0)
 KEY = jax.random.key(0)
@@ -51,13 +51,13 @@ def random_state(rvs: RvS) -> BCState:
 
 
 def test_average_returns_to_go_by_hand() -> None:
-    """Behind a terminal the clock runs on and nothing is earned; a timeout and the file's end hide what follows."""
+    """Behind a terminal the remaining steps earn nothing. Behind a timeout or the end of the file they are unknown."""
     assert average_returns_to_go(make_dataset(MIXED, rewards=REWARDS), 4).tolist() == OUTCOMES
-    # An episode on the whole clock has the same average however it ended.
+    # An episode of the whole horizon has the same average, no matter how it ended.
     for ending in ("terminal", "timeout"):
         whole = make_dataset([(3, ending)], rewards=[1, 2, 4])
         assert average_returns_to_go(whole, 3).tolist() == [7 / 3, 6 / 2, 4]
-    # A clock that is too short never divides by fewer steps than were taken.
+    # Even with a horizon that is too short, the sum is divided by at least the steps that were taken.
     assert average_returns_to_go(make_dataset(MIXED, rewards=REWARDS), 1)[:3].tolist() == [7 / 3, 6 / 2, 4]
 
 
@@ -69,19 +69,19 @@ def test_outcomes_do_not_cross_episodes(episode: int) -> None:
     assert (found != OUTCOMES).tolist() == (whose == episode).tolist()
 
 
-def test_what_is_left_open_comes_from_the_data() -> None:
+def test_open_settings_are_filled_from_the_data() -> None:
     dataset = make_dataset(MIXED, rewards=REWARDS)
     found = RvS().resolve(dataset)
     outcomes = [7 / 3, 6 / 2, 4 / 1, 24 / 2, 16, 32]  # the longest trajectory has three steps
     assert (found.horizon, found.target_return) == (3, 32.0)
     assert found.outcome_mean == pytest.approx(np.mean(outcomes))
     assert found.outcome_std == pytest.approx(np.std(outcomes))
-    assert found.resolve(make_dataset([(9, "timeout")])) == found  # resolved is resolved
+    assert found.resolve(make_dataset([(9, "timeout")])) == found  # resolving again changes nothing
     by_hand = RvS(target_return=-5.0, horizon=4, outcome_mean=0.0, outcome_std=1.0)
     assert by_hand.resolve(dataset) == by_hand
 
 
-def test_outcomes_that_are_all_alike_are_only_shifted() -> None:
+def test_equal_outcomes_are_only_shifted() -> None:
     alike = RvS().resolve(make_dataset([(3, "timeout"), (3, "timeout")], rewards=[2.0] * 6))
     assert alike.outcome_std == 1.0
     np.testing.assert_array_equal(alike.target(), [0.0])
@@ -107,7 +107,7 @@ def test_the_policy_is_trained_on_normalised_outcomes_and_probed_on_the_same() -
 @in_double_precision
 @pytest.mark.parametrize("changes", [{}, {"head": "deterministic"}, {"conditioning": "bilinear"}])
 def test_the_loss_and_its_gradient(changes: dict[str, Any]) -> None:
-    """−log π(a|s, ω) per action dimension without ½ log 2π, against NumPy, and its finite differences."""
+    """−log π(a|s, ω) per action dimension without ½ log 2π, against NumPy and finite differences."""
     rvs, batch = replace(RESOLVED, **changes), make_batch()
     policy = random_state(rvs).behavior_policy
 
@@ -134,13 +134,13 @@ def test_the_loss_and_its_gradient(changes: dict[str, Any]) -> None:
 # --- the target ---
 
 
-def test_the_target_is_the_outcome_of_a_whole_episode_normalised() -> None:
-    """30 over ten steps is an outcome of 3, and (3 − 1) / 4 to the policy, at every state."""
+def test_the_target_is_the_normalised_outcome_of_a_whole_episode() -> None:
+    """30 over ten steps is an outcome of 3. The policy sees (3 − 1) / 4 at every state."""
     np.testing.assert_allclose(RESOLVED.target(), [0.5])
     np.testing.assert_array_equal(RESOLVED.policy(random_state(RESOLVED)).z, RESOLVED.target())
 
 
-def test_nothing_is_guessed_where_the_data_was_not_asked() -> None:
+def test_open_settings_are_refused_and_not_guessed() -> None:
     dataset = make_dataset(MIXED, rewards=REWARDS)
     for action in (lambda: RvS().prepare(dataset), lambda: RvS().policy(random_state(RESOLVED))):
         assert refusal(action).endswith("call resolve(dataset) first")
@@ -151,7 +151,7 @@ WORST, BEST = -0.75 * LENGTH, 0.75 * LENGTH
 
 
 def graded_dataset() -> Dataset:
-    """Episodes of every quality q: the action that was best at s, sign(s), taken with the strength q, which it pays."""
+    """Episodes of many qualities q. The action at s is q · sign(s), and its reward is q."""
     rng = np.random.default_rng(0)
     quality = np.repeat(np.linspace(-0.75, 0.75, EPISODES), LENGTH)
     side = rng.choice([-1.0, 1.0], LENGTH * EPISODES)
@@ -179,7 +179,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def earned(rvs: RvS, state: BCState) -> float:
-    """What an episode of the graded task pays this policy, on average: its action towards the right side, each step."""
+    """The mean return of this policy in the graded task: at each step, its action towards the right side."""
     rng = np.random.default_rng(1)
     dataset = graded_dataset()
     side = rng.choice([-1.0, 1.0], 200)
@@ -189,7 +189,7 @@ def earned(rvs: RvS, state: BCState) -> float:
     return LENGTH * float(np.mean(side * np.asarray(actions)[:, 0]))
 
 
-def test_the_policy_earns_about_what_it_is_asked_for(run: Run) -> None:
+def test_the_policy_earns_about_the_return_that_it_is_asked_for(run: Run) -> None:
     rvs: Any = run.config.algorithm
     state = run.state(0)
     assert rvs.target_return == pytest.approx(BEST)
@@ -199,7 +199,7 @@ def test_the_policy_earns_about_what_it_is_asked_for(run: Run) -> None:
     assert earnings == sorted(earnings)
 
 
-def test_the_target_travels_with_runs_and_saved_policies(run: Run, tmp_path: Path) -> None:
+def test_runs_and_saved_policies_keep_the_target(run: Run, tmp_path: Path) -> None:
     rvs: Any = run.config.algorithm
     saved = load_policy(run.path).save(tmp_path / "policy")
     written = [
@@ -217,7 +217,7 @@ def test_the_target_travels_with_runs_and_saved_policies(run: Run, tmp_path: Pat
 
 def test_the_diagnosis_of_a_policy_that_reacts(run: Run) -> None:
     found = {name: value[0] for name, value in run.metrics()[-1].items() if name != "step"}
-    # From about q = −0.6 to 0.75 at a spread of the actions of 0.43.
+    # From about q = −0.6 to 0.75; the standard deviation of the actions is 0.43.
     assert found["target_reaction"] == pytest.approx((0.75 + 0.6) / 0.43, rel=0.15)
     assert found["target_share"] == pytest.approx(1 / EPISODES, abs=0.01)
     assert found["target_share"] > 0
@@ -225,8 +225,8 @@ def test_the_diagnosis_of_a_policy_that_reacts(run: Run) -> None:
     assert [check.healthy for check in GRADED.checks(found)] == [True, True]
 
 
-def test_the_diagnosis_of_a_policy_that_does_not() -> None:
-    """Without weights from ω to the decoder nothing can react; and a target beyond all data was seen nowhere."""
+def test_the_diagnosis_of_a_policy_that_does_not_react() -> None:
+    """Without weights from ω to the decoder nothing can react. A target beyond all data has a share of 0."""
     dataset = graded_dataset()
     rvs = replace(GRADED, target_return=2 * BEST).resolve(dataset)
     prepared = rvs.prepare(dataset)

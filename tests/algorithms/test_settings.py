@@ -60,7 +60,7 @@ def test_a_senseless_setting_is_refused_by_name(kind: Any, name: str, value: Any
     assert "\n" not in str(caught.value)
 
 
-def test_what_is_left_open_is_allowed() -> None:
+def test_a_setting_may_be_left_open() -> None:
     assert DROP(discount=None, n_sub_tasks=None).n_sub_tasks is None
     assert RvS(target_return=None, horizon=None).horizon is None
     assert Adaptation(starts=None).starts is None

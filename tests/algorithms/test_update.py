@@ -1,4 +1,4 @@
-"""One update: Adam on the gradient, projected dual ascent on λ, a soft step of the averages, which act; all by hand."""
+"""One update by hand: Adam on the gradient, clipped dual ascent on λ, a slow step of the averages, which act."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from droprl.algorithms.protocol import Clock
 from droprl.data.transitions import Batch, Spec
 
 SPEC = Spec(observation_size=2, action_size=1, n_sub_tasks=3)
-# A gap of random networks is of order one: the threshold −5 is always violated, 5 always kept.
+# The gap of random networks is of order 1: it always violates the threshold −5 and always keeps the threshold 5.
 VIOLATED = DROP(
     embedding_size=2,
     width=4,
@@ -45,7 +45,7 @@ def _double_precision() -> Iterator[None]:
 
 @cache
 def update(algorithm: DROP | BC) -> Any:
-    """(state, batch, key, the update's number) to the state after it and its metrics."""
+    """A function of state, batch, key and the number of the update. It gives the next state and the metrics."""
     return jax.jit(
         lambda state, batch, key, number=0: algorithm.update(state, batch, key, Clock.at(number, 1000)),
     )
@@ -90,7 +90,7 @@ KEYS = [jax.random.key(i) for i in (11, 12)]
 
 
 def test_two_steps_of_adam_by_hand() -> None:
-    """m ← 0.9 m + 0.1 g, v ← 0.999 v + 0.001 g², θ ← θ − α · m̂ / (√v̂ + ε), each hat undoing the start at zero."""
+    """m ← 0.9 m + 0.1 g, v ← 0.999 v + 0.001 g², θ ← θ − α · m̂ / (√v̂ + ε). A hat corrects for the start at zero."""
     state = make_state(VIOLATED, 0.4)
     theta = leaves(state.networks)
     m, v = [np.zeros_like(x) for x in theta], [np.zeros_like(x) for x in theta]
@@ -107,7 +107,7 @@ def test_two_steps_of_adam_by_hand() -> None:
 
 
 def test_the_averages_follow_the_new_networks() -> None:
-    """f̄ as the paper has it; φ and β faster at first: in the very first update by 9 / 10."""
+    """f̄ as in the paper. φ and β move faster at first: by 9 / 10 in the first update."""
     before = make_state(VIOLATED, 0.4)
     after = update(VIOLATED)(before, make_batch(0), KEYS[0])[0]
     for part, rate in (("embedding", 0.9), ("behavior_policy", 0.9), ("score_model", 0.25)):
@@ -118,7 +118,7 @@ def test_the_averages_follow_the_new_networks() -> None:
 
 @pytest.mark.parametrize("rate", [0.85, 1.0])
 def test_the_average_of_a_cloned_policy_follows_its_new_weights(rate: float) -> None:
-    """By 9 / (9 + t) in update t, until that is the smaller: 0.9, 0.82 …"""
+    """By 9 / (9 + t) in update t, or by the rate if that is larger: 0.9, 0.82 …"""
     algorithm, state = replace(CLONING, average_rate=rate), cloning_state()
     for t, key in enumerate(KEYS, start=1):
         old = leaves(state.averaged)
@@ -130,7 +130,7 @@ def test_the_average_of_a_cloned_policy_follows_its_new_weights(rate: float) -> 
             np.testing.assert_allclose(found, (1 - expected) * a + expected * b, rtol=1e-6, atol=1e-7)
 
 
-def test_training_begins_with_the_average_at_the_weights() -> None:
+def test_at_the_start_the_average_equals_the_weights() -> None:
     for algorithm in (VIOLATED, CLONING):
         trained, averaged, *_ = algorithm.init(jax.random.key(0), SPEC, Clock.at(0, 1))
         for a, b in zip(leaves(trained), leaves(averaged), strict=True):
@@ -157,7 +157,7 @@ def test_a_cloned_policy_acts_with_its_average() -> None:
 
 
 def test_drop_acts_with_its_averages() -> None:
-    """φ, β and f, all three: the z of the best embedding, by the averaged score, decides what the averaged β does."""
+    """φ, β and f, all three: the averaged β acts with the embedding that has the best averaged score."""
     drop, state = VIOLATED, make_state(VIOLATED, 0.4)
     before = acted(drop, state)
     np.testing.assert_array_equal(acted(drop, state._replace(networks=shifted(state.networks))), before)
@@ -168,7 +168,7 @@ def test_drop_acts_with_its_averages() -> None:
 
 @pytest.mark.parametrize("start", [0.0, 0.2, 0.9, 1.0])
 @pytest.mark.parametrize("drop", [VIOLATED, SATISFIED])
-def test_the_multiplier_ascends_by_the_violation_and_is_projected(drop: DROP, start: float) -> None:
+def test_the_multiplier_rises_by_the_violation_and_is_clipped(drop: DROP, start: float) -> None:
     new, metrics = update(drop)(make_state(drop, start), make_batch(0), KEYS[0])
     gap = float(metrics["gap"])
     assert (gap > drop.threshold) is (drop is VIOLATED)
@@ -187,8 +187,8 @@ def test_the_multiplier_reaches_its_cap_or_zero_and_stays() -> None:
         assert seen[-2:] == [end, end]
 
 
-def test_without_the_constraint_nothing_of_it_is_left() -> None:
-    """λ is 0 whatever its start is said to be, stays there, and the weights move as under a λ of 0."""
+def test_without_the_constraint_it_has_no_effect() -> None:
+    """λ is 0 regardless of multiplier_start and stays 0, and the weights move as with a λ of 0."""
     key = jax.random.key(0)
     assert float(jax.jit(lambda: VIOLATED.init(key, SPEC, Clock.at(0, 1)).multiplier)()) == pytest.approx(0.3)
     assert float(jax.jit(lambda: WITHOUT.init(key, SPEC, Clock.at(0, 1)).multiplier)()) == 0.0
@@ -203,8 +203,8 @@ def test_without_the_constraint_nothing_of_it_is_left() -> None:
     assert any(np.any(a != b) for a, b in zip(f_without, f_with, strict=True))
 
 
-def test_the_hinge_has_no_multiplier_to_move() -> None:
-    """Its weight is constant: λ is 0 from the start, and the weights move as under any other λ."""
+def test_the_hinge_does_not_move_the_multiplier() -> None:
+    """Its weight is constant. λ is 0 from the start, and would have no effect on the weights."""
     hinge = replace(VIOLATED, constraint="hinge")
     assert float(jax.jit(lambda: hinge.init(jax.random.key(0), SPEC, Clock.at(0, 1)).multiplier)()) == 0.0
     zero, one = (update(hinge)(make_state(hinge, start), make_batch(0), KEYS[0]) for start in (0.0, 1.0))
@@ -216,7 +216,7 @@ def test_the_hinge_has_no_multiplier_to_move() -> None:
     assert any(np.any(a != b) for a, b in zip(f_without, f_with, strict=True))
 
 
-def test_the_randomness_of_an_update_is_its_key() -> None:
+def test_the_randomness_of_an_update_comes_from_its_key() -> None:
     state, batch = make_state(VIOLATED, 0.4), make_batch(0)
     first, again, other = (update(VIOLATED)(state, batch, key)[1]["gap"] for key in (KEYS[0], KEYS[0], KEYS[1]))
     assert first == again

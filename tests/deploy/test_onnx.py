@@ -18,12 +18,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
+from helpers.onnx_files import EPISODES, STATES, File, assert_plays_alike
 from helpers.training import drop, learnable_dataset, refusal, tiny
 
 from droprl import export_onnx
-from droprl.algorithms import ALGORITHMS
 from droprl.algorithms.protocol import Clock
 from droprl.data import Dataset, from_arrays
 from droprl.deploy import onnx_file
@@ -35,10 +34,6 @@ from droprl.loaded import LoadedPolicy, Origin
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "onnx_mujoco.py"
 TASKS = ("Hopper-v4", "Walker2d-v4", "HalfCheetah-v4")
-EPISODES = onnx_file.EPISODES  # the same number as in an export's comparison, so that nothing is compiled twice
-STATES = np.random.default_rng(7).normal(size=(5, EPISODES, 3)).astype(np.float32)
-REWARDS = np.random.default_rng(8).normal(size=(5, EPISODES)).astype(np.float32)
-REWARDS[0] = 0.0
 FEW = {"ascent_steps": 2}
 
 
@@ -59,50 +54,7 @@ def policy_of(name: str, task: str | None = None, **changes: Any) -> LoadedPolic
     return made if algorithm.adaptation is None else made.adapted(**FEW)
 
 
-class File:
-    """The file as a user of onnxruntime plays it: the outputs next_… are the inputs of the next step."""
-
-    def __init__(self, path: Path) -> None:
-        self.session = onnxruntime.InferenceSession(path)
-        self.facts = self.session.get_modelmeta().custom_metadata_map
-        self.inputs = [value.name for value in self.session.get_inputs()]
-        self.outputs = [value.name for value in self.session.get_outputs()]
-        self.memory: dict[str, np.ndarray] = {}
-
-    def start(self, n: int) -> None:
-        kinds = json.loads(self.facts["memory"])
-        self.memory = {name: np.full((n, *k["shape"]), k["start"], k["type"]) for name, k in kinds.items()}
-
-    def __call__(self, observations: np.ndarray, rewards: np.ndarray | None = None) -> dict[str, np.ndarray]:
-        given = {"observations": observations, "reward": rewards, **self.memory}
-        found = self.session.run(None, {name: given[name] for name in self.inputs})
-        answer = dict(zip(self.outputs, found, strict=True))
-        self.memory = {name: answer[f"next_{name}"] for name in self.memory}
-        return answer
-
-
-def assert_plays_alike(policy: LoadedPolicy, path: Path) -> File:
-    """Check several steps of several episodes. One episode alone must get the same actions as beside others."""
-    policy.reset()
-    many, alone = File(path), File(path)
-    many.start(len(STATES[0]))
-    alone.start(1)
-    for states, rewards in zip(STATES, REWARDS, strict=True):
-        actions = many(states, rewards)["actions"]
-        np.testing.assert_allclose(actions, policy.act(states, rewards), atol=1e-5)
-        np.testing.assert_allclose(alone(states[:1], rewards[:1])["actions"], actions[:1], atol=1e-5)
-    return many
-
-
 # --- it acts as the policy does ---
-
-
-@pytest.mark.parametrize("name", list(ALGORITHMS))
-def test_every_algorithm(name: str, tmp_path: Path) -> None:
-    policy = policy_of(name)
-    made = export_onnx(policy, tmp_path / "policy.onnx")
-    assert made.largest_difference < 1e-5
-    assert_plays_alike(policy, made.path)
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from droprl.algorithms.dt import DT, DTState, Transformer, TransformerPolicy
+from droprl.algorithms.dt import DT, DTState, TransformerPolicy
 from droprl.algorithms.protocol import Clock
 from droprl.data import Dataset
 from droprl.data.transitions import Places, Spec
 from droprl.data.windows import Window, Windows
+from droprl.networks.transformer import Transformer
 from helpers.builders import make_dataset
 
 K = 4

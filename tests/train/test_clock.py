@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+import os
+import signal
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -16,7 +20,7 @@ from jax import Array
 from droprl.algorithms.averaging import averaged
 from droprl.algorithms.bc import BC
 from droprl.algorithms.protocol import Clock, Logged, Sometimes
-from droprl.train import fit
+from droprl.train import Interrupted, Run, fit
 from droprl.train.loop import Loop, means_of, updates
 
 TOTAL = 9
@@ -26,26 +30,27 @@ class Counts(NamedTuple):
     updates: Array
     late: Array
     totals: Array
+    own: Array  # a number that differs between seeds
 
 
 @dataclass(frozen=True)
 class Delayed(BC):
-    """Learns nothing. It counts its updates, and does something else in every third of them."""
+    """Learns nothing. It counts its updates, and an actor beside it learns in every third of them."""
 
     name: ClassVar[str] = "bc"
 
     def init(self, key: Array, spec: Any, clock: Clock) -> Any:
-        return Counts(jnp.zeros(()), jnp.zeros(()), jnp.asarray(clock.total, float))
+        return Counts(jnp.zeros(()), jnp.zeros(()), jnp.asarray(clock.total, float), jax.random.uniform(key))
 
     def update(self, state: Any, batch: Any, key: Array, clock: Clock) -> tuple[Any, Logged]:
         due = clock.number % 3 == 2
 
         def learn(late: Array) -> tuple[Array, Array]:
-            return late + 1, jnp.asarray(clock.number, float)
+            return late + 1, jnp.asarray(clock.number, float) + state.own
 
         late, loss = jax.lax.cond(due, learn, lambda late: (late, jnp.zeros(())), state.late)
         logged = {"late_loss": Sometimes.when(due, loss), "number": jnp.asarray(clock.number, float)}
-        return Counts(state.updates + 1, late, state.totals), logged
+        return Counts(state.updates + 1, late, state.totals, state.own), logged
 
     def policy(self, state: Any) -> Any:
         raise NotImplementedError
@@ -67,6 +72,13 @@ def test_init_hears_the_total_and_updates_their_numbers() -> None:
     np.testing.assert_array_equal(sums["number"], [36, 36])
 
 
+def own_numbers() -> np.ndarray:
+    """What each seed adds to the loss of its late actor."""
+    own = np.asarray(loop().init().own)
+    assert own[0] != own[1]
+    return own
+
+
 @pytest.mark.parametrize("cuts", [(9,), (4, 5), (1, 1, 7)])
 def test_a_loss_that_some_updates_lack_is_the_mean_over_those_that_had_it(cuts: tuple[int, ...]) -> None:
     """Updates 2, 5 and 8 have it, with the losses 2, 5 and 8."""
@@ -77,22 +89,50 @@ def test_a_loss_that_some_updates_lack_is_the_mean_over_those_that_had_it(cuts: 
         states, sums = made.run(states, first, count)
         total, first = (sums if total is None else jax.tree.map(np.add, total, sums)), first + count
     means = means_of(total, TOTAL)
-    np.testing.assert_allclose(means["late_loss"], [5.0, 5.0])
+    np.testing.assert_allclose(means["late_loss"], 5.0 + own_numbers(), rtol=1e-6)
     np.testing.assert_allclose(means["number"], [4.0, 4.0])
 
 
-def test_a_loss_that_no_update_had_is_left_out_of_the_log(tmp_path: Any) -> None:
-    run = fit(
-        learnable_dataset(),
-        Delayed.tiny(),
-        out=tmp_path / "run",
-        steps=6,
-        log_every=2,
-        checkpoint_every=6,
-        progress=False,
-    )
-    assert [entry.get("late_loss") for entry in run.metrics()] == [None, [2.0], [5.0]]
-    assert [entry["number"] for entry in run.metrics()] == [[0.5], [2.5], [4.5]]
+def delayed_run(out: Path, **schedule: Any) -> Run:
+    return fit(learnable_dataset(), Delayed.tiny(), out=out, seeds=2, progress=False, **schedule)
+
+
+def test_the_log_shows_each_seeds_mean_over_the_updates_that_had_the_loss(tmp_path: Path) -> None:
+    """With a line every four updates: 2, then 5, then 8 and 11."""
+    run = delayed_run(tmp_path / "run", steps=12, log_every=4, checkpoint_every=12)
+    expected = np.array([[2.0], [5.0], [9.5]]) + own_numbers()
+    np.testing.assert_allclose([entry["late_loss"] for entry in run.metrics()], expected, rtol=1e-6)
+    np.testing.assert_allclose([entry["number"] for entry in run.metrics()], [[1.5] * 2, [5.5] * 2, [9.5] * 2])
+
+
+@pytest.mark.parametrize("at", [3, 4, 6, 7])
+def test_a_resumed_run_logs_the_same_means(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    """Ctrl-C comes between two lines of the log, behind an update that had the loss or before one, or at a line."""
+    run_updates, schedule = Loop.run, {"steps": 12, "log_every": 6, "checkpoint_every": 12}
+
+    def interrupt(self: Loop, states: Any, first: int, count: int) -> Any:
+        if first == at - 1:
+            os.kill(os.getpid(), signal.SIGINT)
+        return run_updates(self, states, first, count)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(importlib.import_module("droprl.train.training"), "CALL_SECONDS", 0.0)  # one update in each call
+        patch.setattr(Loop, "run", interrupt)
+        with pytest.raises(Interrupted, match=f"stopped at update {at} of 12"):
+            delayed_run(tmp_path / "run", **schedule)
+    entries = delayed_run(tmp_path / "run", **schedule).metrics()
+    assert [entry["step"] for entry in entries] == [6, 12]
+    expected = np.array([[3.5], [9.5]]) + own_numbers()  # 2 and 5, then 8 and 11
+    np.testing.assert_allclose([entry["late_loss"] for entry in entries], expected, rtol=1e-6)
+    np.testing.assert_allclose([entry["number"] for entry in entries], [[2.5] * 2, [8.5] * 2])
+
+
+def test_a_loss_that_no_update_had_is_left_out_of_the_log(tmp_path: Path) -> None:
+    run = delayed_run(tmp_path / "run", steps=6, log_every=2, checkpoint_every=6)
+    late: list[Any] = [entry.get("late_loss") for entry in run.metrics()]
+    assert late[0] is None
+    np.testing.assert_allclose(late[1:], np.array([[2.0], [5.0]]) + own_numbers(), rtol=1e-6)
+    assert [entry["number"] for entry in run.metrics()] == [[0.5] * 2, [2.5] * 2, [4.5] * 2]
 
 
 def test_seeds_side_by_side_still_run_one_branch() -> None:

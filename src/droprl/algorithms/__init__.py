@@ -1,7 +1,7 @@
 """The algorithms by name. Each is one file: its settings, its losses, its update.
 
-A new algorithm is one more import below. `ALGORITHMS` follows from it, and from that the names that the package
-exports, `--algo`, what suites know, and the table in the documentation.
+To add an algorithm, import it below. `ALGORITHMS` follows from the imports. From `ALGORITHMS` follow the names that the
+package exports, the choices of `--algo`, the methods of suites, and the table in the documentation.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""Averages of weights over updates: the average that acts, and targets that move slowly."""
+"""Averages of weights over updates: the average that acts, and the slow targets of losses."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Tree = TypeVar("Tree")
 
 
 def averaged(average: Tree, new: Tree, rate: float, clock: Clock, target: Callable[[Tree], Any] | None = None) -> Tree:
-    """The average, one step closer to the new weights.
+    """The average after one step towards the new weights.
 
-    What a cloned policy earns jumps from update to update; what its average earns jumps less. Early on the average
-    moves faster, by 9 / (9 + t), so that a short training does not act with the weights it began with. `target` picks
-    a part of the weights whose average is a target to learn from: it moves slowly from the start.
+    The return of a cloned policy jumps from update to update; that of its average jumps less. Early on the average
+    moves faster, by 9 / (9 + t), so that a short training does not act with its first weights. `target` picks the part
+    of the weights that is a target of a loss: it moves slowly from the start.
     """
     t = clock.number + 1
     followed: Tree = optax.incremental_update(new, average, jnp.maximum(rate, 9.0 / (9.0 + t)))

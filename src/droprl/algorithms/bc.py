@@ -1,6 +1,6 @@
-"""Behaviour cloning (`bc`), and the same on the trajectories with the highest returns (`fbc`).
+"""Behaviour cloning (`bc`), and cloning of the trajectories with the highest returns (`fbc`).
 
-The policy has the shape of DROP's β without an embedding, so that a difference between them is not one of size.
+The policy has the shape of DROP's β without an embedding, so the two do not differ in size.
 """
 
 from __future__ import annotations
@@ -24,13 +24,19 @@ from droprl.data.dataset import Dataset
 from droprl.data.transitions import Batch, Prepared, Probe, Spec, prepare
 from droprl.errors import require
 from droprl.networks.actors import BehaviorPolicy, PolicyHead
+from droprl.networks.embeddings import no_embedding
 from droprl.policies import FixedPolicy
 
 
 class BCState(NamedTuple):
     behavior_policy: BehaviorPolicy
-    averaged: BehaviorPolicy  # moves slowly after it, and is what acts
+    averaged: BehaviorPolicy  # follows it slowly, and is what acts
     optimizer: optax.OptState
+
+
+def clone_loss(policy: BehaviorPolicy, observations: Array, actions: Array) -> Array:
+    """The loss of cloning without an embedding, the mean over a batch: equation 4 without sub-tasks."""
+    return jnp.mean(jax.vmap(policy.clone_loss, (0, 0, None))(observations, actions, no_embedding()))
 
 
 def cloning_update(
@@ -41,7 +47,7 @@ def cloning_update(
     batch: Batch,
     clock: Clock,
 ) -> tuple[BCState, Logged]:
-    """One step down the loss, and the average one step after it."""
+    """One step of gradient descent, and one step of the average."""
     value, gradient = jax.value_and_grad(loss)(state.behavior_policy, batch)
     step, optimizer_state = optimizer.update(gradient, state.optimizer)
     policy = optax.apply_updates(state.behavior_policy, step)
@@ -72,7 +78,7 @@ class BC:
     learning_rate: float = 1e-3
     """Adam's learning rate."""
     average_rate: float = 0.005
-    """How fast the averaged policy follows the trained one; 1 acts with the last weights."""
+    """How fast the averaged policy follows the trained one. 1: act with the last weights."""
     batch_size: int = 1024
     """Steps of the data in one update."""
 
@@ -105,7 +111,7 @@ class BC:
         return cloning_update(self._loss, self._optimizer(), self.average_rate, state, batch, clock)
 
     def policy(self, state: BCState) -> FixedPolicy:
-        return FixedPolicy(state.averaged, jnp.zeros(0), self.sample_actions)
+        return FixedPolicy(state.averaged, no_embedding(), self.sample_actions)
 
     def diagnose(self, state: BCState, probe: Probe) -> Metrics:
         return {"probe_clone_loss": self._loss(state.averaged, probe.batch)}
@@ -114,9 +120,7 @@ class BC:
         return []
 
     def _loss(self, policy: BehaviorPolicy, batch: Batch) -> Array:
-        """Equation 4 without sub-tasks."""
-        no_embedding = jnp.zeros(0)
-        return jnp.mean(jax.vmap(policy.clone_loss, (0, 0, None))(batch.observation, batch.action, no_embedding))
+        return clone_loss(policy, batch.observation, batch.action)
 
     def _optimizer(self) -> optax.GradientTransformation:
         return optax.adam(self.learning_rate)
@@ -129,7 +133,7 @@ class FBC(BC):
     name: ClassVar[str] = "fbc"
 
     top_fraction: float = 0.1
-    """The share of trajectories that is cloned, at least one."""
+    """The share of trajectories that is cloned; at least one trajectory is."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

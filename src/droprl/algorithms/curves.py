@@ -1,6 +1,6 @@
-"""The metrics that people look at: what they are called on a page, and while an algorithm trains.
+"""The metrics that people look at: their titles on a page, and their names while an algorithm trains.
 
-An algorithm lists its own curves on its card. Those that several algorithms share have their words here.
+Every algorithm lists its own curves on its card. Curves that several algorithms share are defined here.
 """
 
 from __future__ import annotations
@@ -10,15 +10,27 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Curve:
-    """One metric along the updates."""
+    """One metric over the updates."""
 
     metric: str
     title: str
     unit: str
     short: str = ""  # its name in the progress bar; empty: it is not shown there
-    diagnosis: bool = False  # drawn beside the checks, not among the losses
-    lines: tuple[tuple[str, str], ...] = ()  # where one chart has several metrics: each with its name
+    diagnosis: bool = False  # drawn with the checks, not with the losses
+    lines: tuple[tuple[str, str], ...] = ()  # for a chart of several metrics: each metric with its name
     note: str = ""
+
+
+def right_and_wrong(metric: str, right: str, wrong: str) -> Curve:
+    """How well the policy clones under the right condition, such as an embedding, and under a wrong one (`metric`)."""
+    return Curve(
+        metric,
+        f"Cloning with the right {right} and with {wrong}",
+        "cloning loss",
+        diagnosis=True,
+        lines=(("probe_clone_loss", f"right {right}"), (metric, wrong)),
+        note=f"The distance between the lines is what the {right} tells the policy.",
+    )
 
 
 CLONE_LOSS = Curve("clone_loss", "Cloning loss", "−log β per action dimension", "clone")
@@ -32,11 +44,7 @@ RANKING = Curve(
 SPREAD = Curve(
     "embedding_spread", "Spread of the embeddings", "standard deviation of the z_n", "spread", diagnosis=True
 )
-WRONG_EMBEDDING = Curve(
-    "probe_clone_loss_permuted",
-    "Cloning with the right and with a permuted embedding",
-    "cloning loss",
-    diagnosis=True,
-    lines=(("probe_clone_loss", "right z"), ("probe_clone_loss_permuted", "permuted z")),
-    note="The distance between the lines is what z tells the policy.",
-)
+WRONG_EMBEDDING = right_and_wrong("probe_clone_loss_permuted", "embedding", "a permuted embedding")
+
+SCORE = (TD_LOSS, CALIBRATION, GAP, MULTIPLIER)  # of a score model under a constraint
+EMBEDDING = (WRONG_EMBEDDING, SPREAD)

@@ -1,4 +1,4 @@
-"""DROP + CVAE: a latent variable of the data's steps takes the place of the sub-tasks' embeddings (equations 10, 11).
+"""DROP + CVAE: a latent of each step takes the place of the sub-tasks' embeddings (equations 10 and 11).
 
 φ and β are a conditional variational auto-encoder of the data. f(s, a, z) is learned at the latents of its steps, as
 DROP learns it at the embeddings of its sub-tasks. The data is not cut into sub-tasks.
@@ -17,35 +17,24 @@ from jax import Array
 
 from droprl.adapt import Adaptation
 from droprl.adapt.inference import embedding_box
+from droprl.algorithms import curves, scoring
 from droprl.algorithms.averaging import averaged
-from droprl.algorithms.curves import CALIBRATION, CLONE_LOSS, GAP, MULTIPLIER, SPREAD, TD_LOSS, WRONG_EMBEDDING, Curve
-from droprl.algorithms.judging import Check, judged, measured
-from droprl.algorithms.protocol import Card, Clock, Logged, Metrics
-from droprl.algorithms.scoring import (
-    Constraint,
-    calibration,
-    capped_multiplier,
-    first_multiplier,
-    make_score_model,
-    next_multiplier,
-    score_checks,
-    score_loss,
-    wrong_embedding_check,
-)
+from droprl.algorithms.judging import Check, judged, measured, wrong_embedding_check
+from droprl.algorithms.protocol import Card, Clock, Logged, Metrics, filled
 from droprl.data.dataset import Dataset
 from droprl.data.decompose import rank_sub_tasks
 from droprl.data.returns import choose_discount
 from droprl.data.rewards import Rewards
 from droprl.data.tasks import equal_sub_tasks
 from droprl.data.transitions import Batch, Prepared, Probe, Spec, prepare
-from droprl.errors import DropError, SettingError, require
+from droprl.errors import require
 from droprl.networks.actors import BehaviorPolicy, Conditioning, PolicyHead
 from droprl.networks.critics import AnyScoreModel
 from droprl.networks.embeddings import LatentEncoder
 from droprl.policies import AdaptivePolicy
 
-EMPTY_LATENT = 0.1  # nats that a latent knows of its step, below which it knows nothing
-KL = Curve("kl", "What the latent knows", "KL(φ ‖ prior) per action dimension, nats")
+EMPTY_LATENT = 0.1  # nats. A latent that knows less than this about its step knows nothing
+KL = curves.Curve("kl", "What the latent knows", "KL(φ ‖ prior) per action dimension, nats")
 
 
 class CVAENetworks(eqx.Module):
@@ -58,10 +47,10 @@ class CVAENetworks(eqx.Module):
 
 class CVAEState(NamedTuple):
     networks: CVAENetworks
-    averaged: CVAENetworks  # moves slowly after the networks: its score model is f̄, and it is what acts
+    averaged: CVAENetworks  # follows the networks slowly. Its score model is f̄, and it is what acts
     optimizer: optax.OptState
     multiplier: Array  # λ
-    latents: Array  # (n_latents, embedding_size) of the steps seen last, by the averaged encoder
+    latents: Array  # (n_latents, embedding_size) of the latest steps, by the averaged encoder
 
 
 @dataclass(frozen=True)
@@ -70,7 +59,7 @@ class DropCVAE:
 
     name: ClassVar[str] = "drop-cvae"
     card: ClassVar[Card] = Card(
-        curves=(CLONE_LOSS, KL, TD_LOSS, WRONG_EMBEDDING, CALIBRATION, GAP, MULTIPLIER, SPREAD),
+        curves=(curves.CLONE_LOSS, KL, *curves.SCORE, *curves.EMBEDDING),
         falls=("clone_loss",),
         clones=True,
     )
@@ -87,22 +76,22 @@ class DropCVAE:
     """How many latents of the data are kept. At test time adaptation starts from them."""
 
     width: int = 512
-    """Units of each hidden layer of Enc_0 … Enc_4, Enc_0 being φ."""
+    """Units of each hidden layer of Enc_0 … Enc_4. Enc_0 is φ."""
     depths: tuple[int, int, int, int, int] = (2, 2, 3, 2, 3)
     """Hidden layers of Enc_0 … Enc_4."""
     conditioning: Conditioning = "bilinear"
-    """How z enters β: concatenated to the state's encoding; bilinear adds all products of the two."""
+    """How z enters β. concatenate: next to the state's encoding. bilinear: also with all products of the two."""
     head: PolicyHead = "deterministic"
     """deterministic clones by squared error; gaussian learns a standard deviation as well."""
     sample_actions: bool = False
     """Draw actions from a gaussian head at test time instead of taking its mean."""
     score_models: int = 1
-    """Score models; with several, the lowest score counts at test time."""
+    """Number of score models. With several, the lowest score counts at test time."""
     score_layer_norm: bool = True
-    """LayerNorm in f: without it some seeds diverge at the paper's learning rate."""
+    """LayerNorm in f. Without it some seeds diverge at the paper's learning rate."""
 
     discount: float | None = None
-    """γ. None: the one that DROP would choose, by the true discounted returns of trajectories ranked by return."""
+    """γ. None: the discount that DROP would choose, for trajectories ranked by return."""
     td_steps: int = 20
     """Rewards summed before bootstrapping. 1 is the paper's equation 11, which converges far more slowly."""
     td_lambda: float | None = None
@@ -114,7 +103,7 @@ class DropCVAE:
     target_rate: float = 0.005
     """υ: how fast the averaged networks follow."""
 
-    constraint: Constraint = "lagrangian"
+    constraint: scoring.Constraint = "lagrangian"
     """The conservative constraint of equation 11, on the mean gap; hinge penalises every state's own violation,
     squared, with the weight multiplier_max; none leaves it out."""
     threshold: float = 2.0
@@ -123,7 +112,7 @@ class DropCVAE:
     multiplier_start: float = 0.0
     """λ at the start."""
     multiplier_rate: float = 1e-2
-    """Step size of the dual ascent on λ; projected to [0, multiplier_max]."""
+    """Step size of the dual ascent on λ, which is clipped to [0, multiplier_max]."""
     multiplier_max: float = 1.0
     """The cap on λ: the constraint is linear in f and unbounded, so an uncapped λ runs away."""
 
@@ -132,7 +121,7 @@ class DropCVAE:
     batch_size: int = 1024
     """Steps of the data in one update."""
     adaptation: Adaptation = field(default_factory=Adaptation)
-    """How z* is found at test time; the rule first takes the prior's mean, z = 0."""
+    """How z* is found at test time. The rule first takes the prior's mean, z = 0."""
 
     def __post_init__(self) -> None:
         require(self, "at least 1", "embedding_size", "n_latents", "width", "td_steps", "batch_size")
@@ -140,8 +129,8 @@ class DropCVAE:
         require(self, "above 0 and at most 1", "discount", "target_rate")
         require(self, "above 0", "learning_rate")
         require(self, "at least 0", "kl_weight", "multiplier_start", "multiplier_rate", "multiplier_max")
-        if self.td_lambda is not None and not 0 <= self.td_lambda < 1:
-            raise SettingError(f"td_lambda is {self.td_lambda}: give at least 0 and less than 1")
+        require(self, "at least 0 and less than 1", "td_lambda")
+        require(self, "a finite number", "threshold")
 
     @classmethod
     def small(cls) -> Self:
@@ -161,11 +150,9 @@ class DropCVAE:
         return replace(self, discount=choose_discount(dataset, ranked))
 
     def prepare(self, dataset: Dataset) -> Prepared:
-        if self.discount is None:
-            raise DropError("discount is open: call resolve(dataset) first")
         return prepare(
             dataset,
-            discount=self.discount,
+            discount=filled(self.discount, "discount"),
             td_steps=self.td_steps,
             td_lambda=self.td_lambda,
             normalize_observations=self.normalize_observations,
@@ -181,13 +168,14 @@ class DropCVAE:
         networks = CVAENetworks(
             LatentEncoder(o, a, size, width, d[0], self.encoder == "state-action", encoder_key),
             BehaviorPolicy(o, a, size, width, (d[1], d[2]), self.head, policy_key, self.conditioning),
-            make_score_model(self, spec, size, score_key),
+            scoring.make_score_model(self, spec, size, score_key),
         )
         latents = jnp.zeros((self.n_latents, size))
-        return CVAEState(networks, networks, self._optimizer().init(networks), first_multiplier(self), latents)
+        optimizer, multiplier = self._optimizer().init(networks), scoring.first_multiplier(self)
+        return CVAEState(networks, networks, optimizer, multiplier, latents)
 
     def policy(self, state: CVAEState) -> AdaptivePolicy:
-        """Its embeddings are the prior's mean, which is all that is known of z before a score is asked, and latents."""
+        """Its embeddings are the prior's mean, the best guess without a score, and the kept latents."""
         networks = state.averaged
         starts = jnp.concatenate([jnp.zeros_like(state.latents[:1]), state.latents])
         return AdaptivePolicy(
@@ -199,9 +187,9 @@ class DropCVAE:
     def negative_elbo(
         self, encoder: LatentEncoder, policy: BehaviorPolicy, noise: Array, step: Batch
     ) -> tuple[Array, Array, Array]:
-        """Equation 10 for one step of the data, its two terms and its z ~ φ: −log β(a|s, z) and KL(φ ‖ N(0, I)).
+        """The two terms of equation 10 for one step, −log β(a|s, z) and KL(φ ‖ N(0, I)), and the z ~ φ.
 
-        Both are in nats per action dimension.
+        Both terms are in nats per action dimension.
         """
         mean, log_std = encoder.distribution(step.observation, step.action)
         z = mean + jnp.exp(log_std) * noise
@@ -211,7 +199,7 @@ class DropCVAE:
     def loss(
         self, networks: CVAENetworks, target: AnyScoreModel, multiplier: Array, batch: Batch, key: Array
     ) -> tuple[Array, Logged]:
-        """The negative ELBO, which moves φ and β, and at its z, held still, equation 11, which moves f."""
+        """The negative ELBO, which moves φ and β, plus equation 11 at the same z, which moves f alone."""
         noise_key, unseen_key = jax.random.split(key)
         noise = jax.random.normal(noise_key, (len(batch.reward), self.embedding_size))
         clones, divergences, z = jax.vmap(self.negative_elbo, (None, None, 0, 0))(
@@ -221,7 +209,7 @@ class DropCVAE:
         z = jax.lax.stop_gradient(z)
         low, high = embedding_box(z)
         unseen_z = jax.random.uniform(unseen_key, z.shape, minval=low, maxval=high)
-        score, metrics = score_loss(
+        score, metrics = scoring.score_loss(
             self, networks.score_model, target, multiplier, networks.behavior_policy, z, z, unseen_z, batch
         )
         total = clone + self.kl_weight * divergence + score
@@ -235,7 +223,7 @@ class DropCVAE:
         )
         step, optimizer = self._optimizer().update(gradient, state.optimizer)
         networks = optax.apply_updates(state.networks, step)
-        multiplier = next_multiplier(self, state.multiplier, metrics)
+        multiplier = scoring.next_multiplier(self, state.multiplier, metrics)
         average = averaged(state.averaged, networks, self.target_rate, clock, target=lambda n: n.score_model)
         n = self.n_latents
         newest, _ = jax.vmap(average.encoder.distribution)(batch.observation[:n], batch.action[:n])
@@ -248,7 +236,7 @@ class DropCVAE:
     # --- is it working? ---
 
     def diagnose(self, state: CVAEState, probe: Probe) -> Metrics:
-        """At the mean latents of the probe's steps; the wrong z is that of the step half the probe away."""
+        """At the mean latents of the probe's steps. The wrong z is that of the step half a probe away."""
         networks, batch = state.averaged, probe.batch
         policy = networks.behavior_policy
         z, log_std = jax.vmap(networks.encoder.distribution)(batch.observation, batch.action)
@@ -259,11 +247,11 @@ class DropCVAE:
             "probe_clone_loss_permuted": jnp.mean(clone(batch.observation, batch.action, other_z)),
             "probe_kl": jnp.mean(jax.vmap(kl_to_prior)(z, log_std)),
             "embedding_spread": jnp.mean(jnp.std(z, axis=0)),
-            **calibration(networks.score_model, policy, z, batch),
+            **scoring.calibration(networks.score_model, policy, z, batch),
         }
 
     def checks(self, metrics: dict[str, float]) -> list[Check]:
-        """Does the latent know anything, does it steer the policy, and can f be trusted?"""
+        """Does the latent know anything about its step, does it steer the policy, and can f be trusted?"""
         divergence = measured(metrics, "probe_kl")
         return [
             *judged(
@@ -271,11 +259,11 @@ class DropCVAE:
                 divergence,
                 divergence >= EMPTY_LATENT,
                 "the latents of the data differ from the prior: z tells steps apart",
-                "empty latent: φ answers with the prior wherever it is asked, so every rule is plain cloning; lower "
-                "kl_weight and encode state and action",
+                "empty latent: φ gives the prior for every step, so every rule is plain cloning; lower kl_weight and "
+                "encode state and action",
             ),
             *wrong_embedding_check(metrics, "step", "lower kl_weight and encode state and action"),
-            *score_checks(metrics, capped_multiplier(self)),
+            *scoring.score_checks(self, metrics),
         ]
 
 

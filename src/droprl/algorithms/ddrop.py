@@ -1,6 +1,6 @@
-"""D-DROP: the outer optimisation run over the states of the data, and distilled into one policy that searches nothing.
+"""D-DROP: the outer optimisation runs over the states of the data and is distilled into one policy without a search.
 
-φ, β and f are DROP's, update for update. Beside them a student π(a|s) regresses on β(s, z*(s)).
+φ, β and f are those of DROP, update for update. Beside them a student π(a|s) regresses on β(s, z*(s)).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from jax import Array
 
 from droprl.adapt import Adaptation
 from droprl.algorithms.averaging import averaged
+from droprl.algorithms.bc import clone_loss
 from droprl.algorithms.curves import Curve
 from droprl.algorithms.drop import DROP, DropState
 from droprl.algorithms.judging import Check, judged, measured, r_squared
@@ -22,10 +23,10 @@ from droprl.algorithms.protocol import Card, Clock, Logged, Metrics, State
 from droprl.data.transitions import Batch, Probe, Spec
 from droprl.errors import require
 from droprl.networks.actors import BehaviorPolicy
+from droprl.networks.embeddings import no_embedding
 from droprl.policies import FixedPolicy
 
-NO_EMBEDDING = (0,)
-UNDISTILLED = 0.8  # R² of the student's actions, below which it does something else than its teacher
+UNDISTILLED = 0.8  # R² of the student's actions. Below it the student does something else than its teacher
 DISTILLATION_LOSS = Curve("distillation_loss", "Distillation loss", "half the squared error per action dimension")
 DISTILLATION_R2 = Curve("distillation_r2", "The student against adaptation", "R² of its actions", diagnosis=True)
 
@@ -33,7 +34,7 @@ DISTILLATION_R2 = Curve("distillation_r2", "The student against adaptation", "R�
 class Distillation(NamedTuple):
     teacher: DropState
     student: BehaviorPolicy  # π, of β's shape without an embedding
-    averaged: BehaviorPolicy  # moves slowly after it, and is what acts
+    averaged: BehaviorPolicy  # follows it slowly, and is what acts
     optimizer: optax.OptState  # the student's
 
 
@@ -47,8 +48,8 @@ class DDROP(DROP):
         falls=("clone_loss", "td_loss", "distillation_loss"),
         clones=True,
     )
-    adaptation: ClassVar[None] = None  # type: ignore[misc]  # nothing is left to infer at test time,
-    sample_actions: ClassVar[bool] = False  # type: ignore[misc]  # and the student is deterministic
+    adaptation: ClassVar[None] = None  # type: ignore[misc]  # the student infers nothing at test time,
+    sample_actions: ClassVar[bool] = False  # type: ignore[misc]  # and it is deterministic
 
     outer: Adaptation = field(default_factory=Adaptation)
     """How z*(s) is found at states of the data, at each by itself: reinference_interval has no effect."""
@@ -62,14 +63,14 @@ class DDROP(DROP):
 
     def init(self, key: Array, spec: Spec, clock: Clock) -> State:
         depths = self.depths[1:3]
-        student_key = jax.random.fold_in(key, 0)  # another stream than the keys that DROP splits off
+        student_key = jax.random.fold_in(key, 0)  # independent of the keys that DROP splits off
         student = BehaviorPolicy(
             spec.observation_size, spec.action_size, 0, self.width, depths, "deterministic", student_key
         )
         return Distillation(super().init(key, spec, clock), student, student, self._optimizer().init(student))
 
     def policy(self, state: State) -> FixedPolicy:  # type: ignore[override]
-        return FixedPolicy(state.averaged, jnp.zeros(NO_EMBEDDING), sample_actions=False)
+        return FixedPolicy(state.averaged, no_embedding(), sample_actions=False)
 
     def teacher_actions(self, teacher: DropState, observations: Array) -> Array:
         """β(s, z*(s)), by the averaged networks."""
@@ -79,11 +80,11 @@ class DDROP(DROP):
 
     def distillation_loss(self, student: BehaviorPolicy, observations: Array, actions: Array) -> Array:
         """Half the squared error of π(s) per action dimension, the mean over states."""
-        return jnp.mean(jax.vmap(student.clone_loss, (0, 0, None))(observations, actions, jnp.zeros(NO_EMBEDDING)))
+        return clone_loss(student, observations, actions)
 
     def update(self, state: State, batch: Batch, key: Array, clock: Clock) -> tuple[State, Logged]:
         teacher, metrics = super().update(state.teacher, batch, key, clock)
-        # A batch is drawn at random: its first states are as good as any.
+        # A batch is drawn at random, so its first states are as good as any others.
         observations = batch.observation[: max(1, round(self.distilled_share * len(batch.observation)))]
         actions = self.teacher_actions(teacher, observations)
         loss, gradient = jax.value_and_grad(self.distillation_loss)(state.student, observations, actions)
@@ -102,14 +103,13 @@ class DDROP(DROP):
         }
 
     def checks(self, metrics: dict[str, float]) -> list[Check]:
-        """Those of DROP, and: does the student do what adaptation would?"""
+        """The checks of DROP, and one more: does the student act as adaptation would?"""
         r2 = measured(metrics, "distillation_r2")
         distilled = judged(
             "R² of the student's actions against adapted ones",
             r2,
             r2 >= UNDISTILLED,
-            "the student acts as adaptation would at states of the data",
-            "undistilled: the student explains little of what adaptation would do; train longer or raise "
-            "distilled_share",
+            "the student acts as adaptation would at the states of the data",
+            "undistilled: the student's actions are not those of adaptation; train longer or raise distilled_share",
         )
         return [*super().checks(metrics), *distilled]

@@ -1,6 +1,6 @@
-"""One network with its own Adam, and rates that follow from where training stands.
+"""One network with its own Adam, and learning rates that depend on the clock of training.
 
-For methods whose networks learn one after another. DROP moves all its networks by one Adam instead.
+For methods whose networks learn one after another. DROP has one Adam for all its networks instead.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Learner(NamedTuple, Generic[Network]):
         return cls(network, optax.scale_by_adam().init(network))
 
     def step(self, loss: Callable[[Network], Array], rate: float | Array) -> tuple[Learner[Network], Array]:
-        """The network after one step of Adam down the loss, and the loss before it."""
+        """The network after one step of Adam on the loss, and the loss before the step."""
         value, gradient = jax.value_and_grad(loss)(self.network)
         direction, moments = optax.scale_by_adam().update(gradient, self.moments)
         change = jax.tree.map(lambda leaf: -rate * leaf, direction)
@@ -37,9 +37,9 @@ class Learner(NamedTuple, Generic[Network]):
 
 
 def cosine(clock: Clock) -> Array:
-    """From 1 at the first update down to 0 at the run's end, along half a cosine; 1 in fine-tuning, which comes after.
+    """Half a cosine from 1 at the first update to 0 at the end of the run. In fine-tuning, after the run, it is 1.
 
-    A rate that followed the count of Optax would need the total when the optimiser is made. The clock knows it later.
+    With a schedule of Optax the total would have to be known when the optimiser is made. The clock brings it later.
     """
     done = clock.number / jnp.maximum(clock.total, 1)
     return jnp.where(done < 1, 0.5 * (1 + jnp.cos(jnp.pi * done)), 1.0)

@@ -1,8 +1,8 @@
 """IQL (Kostrikov, Nair and Levine, "Offline Reinforcement Learning with Implicit Q-Learning", ICLR 2022).
 
-V is an upper expectile of the targets' Q over the actions in the data, Q learns from V at the next state, and the actor
-clones the data's actions, weighted by the exponential of their advantage. No loss asks for an action that is not in
-the data. The defaults are those of the authors' release for the Gym tasks; fields say what they take elsewhere.
+V is an upper expectile of the target Q over the actions in the data. Q learns from V at the next state. The actor
+clones the data's actions, weighted by the exponential of their advantage. No loss needs an action that is not in the
+data. The defaults are those of the authors' release for the Gym tasks; the fields give their values for other tasks.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from droprl.networks.critics import Critic, Ensemble, Value
 from droprl.policies import ActorPolicy
 
 N_CRITICS = 2
-# Guesses, not measured: where training is plainly not what it should be.
+# Limits of a healthy training. They are guesses, not measured.
 MOSTLY_CLIPPED = 0.5  # share of the weights at their cap
-RUNAWAY = 10.0  # how many times the largest return V may be
+RUNAWAY = 10.0  # V may be this many times the largest return
 ADVANTAGE = Curve("advantage", "Advantage of the data's actions", "Q(s, a) − V(s)", "advantage", diagnosis=True)
 CLIPPED = Curve("clipped_share", "Weights at their cap", "share", diagnosis=True)
 VALUE_LOSS = Curve("value_loss", "Loss of V", "expectile loss", "V")
@@ -60,28 +60,28 @@ class IQL:
     adaptation: ClassVar[None] = None
 
     expectile: float = 0.7
-    """τ: which expectile of Q over the data's actions V is; 0.5 is their mean. The authors take 0.9 for AntMaze."""
+    """τ: V is this expectile of Q over the data's actions; 0.5 is their mean. The authors take 0.9 for AntMaze."""
     inverse_temperature: float = 3.0
-    """β: an action's weight is exp(β · advantage). The authors take 10 for AntMaze and 0.5 for Adroit."""
+    """β: the weight of an action is exp(β · advantage). The authors take 10 for AntMaze and 0.5 for Adroit."""
     weight_max: float = 100.0
-    """The cap on those weights."""
+    """The cap on the weights of actions."""
 
     width: int = 256
     """Units of each hidden layer of V, Q and π."""
     depth: int = 2
-    """Their hidden layers."""
+    """Hidden layers of V, Q and π."""
     sample_actions: bool = False
-    """Draw actions from π at test time instead of taking its mean, which is what the authors play."""
+    """Draw actions from π at test time. The authors play its mean, as here by default."""
 
     discount: float = 0.99
     """γ."""
     reward_unit: Literal["spread", "range", "one"] = "range"
-    """What rewards are divided by: the difference between the highest and the lowest return of an episode (range), the
-    standard deviation of discounted returns (spread), or nothing (one)."""
+    """Rewards are divided by this unit. range: the highest minus the lowest return of an episode. spread: the standard
+    deviation of discounted returns. one: rewards are not divided."""
     reward_times: float = 1000.0
-    """What rewards are multiplied by after that; 1, with the unit one, in AntMaze."""
+    """Then rewards are multiplied by this number. For AntMaze the authors take 1, with the unit one."""
     reward_plus: float = 0.0
-    """What is added to every reward after that; −1 in AntMaze."""
+    """Then this number is added to every reward. The authors take −1 for AntMaze."""
     normalize_observations: bool = False
     """Shift and scale observations to zero mean and unit variance. The authors do not."""
     target_rate: float = 0.005
@@ -90,8 +90,8 @@ class IQL:
     learning_rate: float = 3e-4
     """Adam's learning rate, the same for all networks."""
     actor_decay: Literal["cosine", "none"] = "cosine"
-    """Lower the actor's learning rate to 0 along a cosine until the run's last update. Fine-tuning goes on at the full
-    rate, as the authors do."""
+    """cosine: the actor's learning rate falls to 0 along a cosine until the last update of the run. Fine-tuning has the
+    full rate, as with the authors."""
     batch_size: int = 256
     """Steps of the data for each update."""
 
@@ -101,6 +101,7 @@ class IQL:
         require(self, "above 0", "expectile", "weight_max", "reward_times", "learning_rate")
         require(self, "above 0 and at most 1", "expectile", "discount", "target_rate")
         require(self, "at least 0", "inverse_temperature")
+        require(self, "a finite number", "reward_plus")
 
     @classmethod
     def small(cls) -> Self:
@@ -149,7 +150,7 @@ class IQL:
         return -jnp.exp(self.log_weight(value, targets, step)) * actor.log_probability(step.observation, step.action)
 
     def log_weight(self, value: Value, targets: Ensemble[Critic], step: Batch) -> Array:
-        """β · A, at most the logarithm of the cap: clipped before exp could overflow."""
+        """β · A, at most the logarithm of the cap. It is clipped here, before exp can overflow."""
         return jnp.minimum(self.inverse_temperature * advantage(value, targets, step), math.log(self.weight_max))
 
     def critic_loss(self, critics: Ensemble[Critic], value: Value, step: Batch) -> Array:
@@ -195,7 +196,7 @@ class IQL:
         }
 
     def checks(self, metrics: dict[str, float]) -> list[Check]:
-        """Is V believable, and does the actor still tell good actions from bad ones?"""
+        """Can V be believed, and does the actor tell good actions from bad ones?"""
         ratio, clipped = measured(metrics, "value_ratio"), measured(metrics, "clipped_share")
         return [
             *judged(

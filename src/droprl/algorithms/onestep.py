@@ -1,11 +1,11 @@
 """Onestep (Brandfonbrener, Whitney, Ranganath and Bruna, "Offline RL Without Off-Policy Evaluation", NeurIPS 2021).
 
 The behaviour β is cloned, its value Q^β is learned by SARSA from the data's own actions, and one policy π is improved
-against that Q. The authors do so in three phases (5·10⁵, 2·10⁶ and 10⁵ updates). Here all three learn in every update:
-how long a training will be is not known to an algorithm, and the order is not what matters but who learns from whom.
-Nothing of π reaches Q or β, so both are exactly what they would be without it, and once they stand still π has the
-authors' objective. Until then it follows them; it begins where β does, and the regularisation keeps it near.
-The defaults are those of the paper and its released configuration; where not, the field says so.
+against this Q. The authors do so in three phases (5·10⁵, 2·10⁶ and 10⁵ updates). Here every update trains all three: an
+algorithm does not know how long a training will be, and the order of the phases is not what matters. Neither Q nor β
+learns from π, so both are exactly as they would be without it, and once they stand still, π has the authors' objective.
+Before that π follows them: it starts where β starts, and the regularisation keeps it near.
+The defaults are those of the paper and its released configuration, unless the field says otherwise.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import optax
 from jax import Array
 
 from droprl.algorithms.averaging import averaged
+from droprl.algorithms.bc import clone_loss
 from droprl.algorithms.curves import CALIBRATION, CLONE_LOSS, TD_LOSS, Curve
 from droprl.algorithms.judging import Check, judged, measured
 from droprl.algorithms.protocol import Card, Clock, Logged, Metrics
@@ -31,12 +32,12 @@ from droprl.data.transitions import Batch, Prepared, Probe, Spec, prepare
 from droprl.errors import require
 from droprl.networks.actors import BehaviorPolicy
 from droprl.networks.critics import AnyScoreModel, ScoreEnsemble, ScoreModel, score_of_behavior
+from droprl.networks.embeddings import no_embedding
 from droprl.policies import FixedPolicy
 
-NO_EMBEDDING = (0,)
-# Guesses, not measured yet: where an improvement is plainly not what its name says.
-UNINFORMED = 0.1  # R² of Q^β: it cannot know whose trajectory a step is from, so less is asked of it than of f
-FAR_FROM_BEHAVIOR = 2.0  # nats for each action dimension: two standard deviations away
+# Limits of an improvement that deserves its name. They are guesses, not measured yet.
+UNINFORMED = 0.1  # R² of Q^β. Less than for f: Q^β does not know which trajectory a step is from
+FAR_FROM_BEHAVIOR = 2.0  # nats per action dimension: two standard deviations away
 MOSTLY_CLIPPED = 0.2  # share of the weights at their cap
 IMPROVEMENT = Curve(
     "improvement", "Improvement on the behaviour, by Q", "Q(s, π(s)) − Q(s, β(s)), rewards scaled", diagnosis=True
@@ -54,7 +55,7 @@ class OnestepNetworks(eqx.Module):
 
 class OnestepState(NamedTuple):
     networks: OnestepNetworks
-    averaged: OnestepNetworks  # moves slowly after them: its Q is the target network, and its π acts
+    averaged: OnestepNetworks  # follows them slowly. Its Q is the target network, and its π acts
     optimizer: optax.OptState
 
 
@@ -69,8 +70,8 @@ class Onestep:
     adaptation: ClassVar[None] = None
 
     improvement: Literal["reverse-kl", "exponential"] = "reverse-kl"
-    """reverse-kl ascends Q at the policy's own actions, less its divergence from β; exponential imitates the
-    data's actions, weighted by the exponential of their advantage."""
+    """reverse-kl: maximise Q at the policy's own actions, minus its divergence from β. exponential: imitate the data's
+    actions, weighted by the exponential of their advantage."""
     kl_weight: float = 0.03
     """α of reverse-kl: Q(s, a ~ π) − α · KL(π ‖ β). Its unit is that of Q: with scaled rewards, standard deviations of
     the discounted returns. The authors have it in raw rewards (released: 1). The default is a guess from two datasets
@@ -80,20 +81,20 @@ class Onestep:
     """τ of exponential: the weight of an action is exp(A / τ). Its unit is that of Q as well. The authors multiply by
     an inverse, in raw rewards (released: 0.01). A guess too: 0.03 earned more on one of them, far less on the other."""
     weight_max: float = 100.0
-    """The cap on those weights."""
+    """The cap on the weights of exponential."""
     value_samples: int = 10
-    """Actions of β whose mean Q is V(s) in the advantage A = Q(s, a) − V(s)."""
+    """Number of actions of β whose mean Q is V(s), in the advantage A = Q(s, a) − V(s)."""
 
     width: int = 1024
     """Units of each hidden layer of β, Q and π."""
     depth: int = 2
     """Hidden layers of each."""
     score_models: int = 1
-    """Q networks; with several, the lowest counts."""
+    """Number of Q networks. With several, the lowest value counts."""
     score_layer_norm: bool = True
-    """LayerNorm in Q. The authors have none; without it DROP's f diverged for some seeds."""
+    """LayerNorm in Q. The authors have none, but without it DROP's f diverged for some seeds."""
     sample_actions: bool = False
-    """Draw actions from π at test time instead of taking its mean, which is what the authors play."""
+    """Draw actions from π at test time. The authors play its mean, as here by default."""
 
     discount: float = 0.99
     """γ."""
@@ -106,7 +107,7 @@ class Onestep:
     normalize_observations: bool = True
     """Shift and scale observations to zero mean and unit variance. The authors do not."""
     target_rate: float = 0.005
-    """How fast the averaged networks follow. The authors average Q alone, for its targets, in every second update."""
+    """How fast the averaged networks follow. The authors average only Q, for its targets, in every second update."""
 
     learning_rate: float = 1e-4
     """Adam's learning rate, the same for all networks."""
@@ -148,24 +149,22 @@ class Onestep:
         policy_key, score_key = jax.random.split(key)
         sizes, depths = (spec.observation_size, spec.action_size, 0, self.width), (1, self.depth - 1)
         policy = BehaviorPolicy(*sizes, depths, "gaussian", policy_key)
-        scores = [ScoreModel(*sizes, depths, self.score_layer_norm, k) for k in self._score_keys(score_key)]
+        score_keys = [jax.random.fold_in(score_key, i) for i in range(self.score_models)]
+        scores = [ScoreModel(*sizes, depths, self.score_layer_norm, key) for key in score_keys]
         score_model = scores[0] if len(scores) == 1 else ScoreEnsemble(scores)
         networks = OnestepNetworks(policy, score_model, policy)
         return OnestepState(networks, networks, self._optimizer().init(networks))
 
-    def _score_keys(self, key: Array) -> list[Array]:
-        return [jax.random.fold_in(key, i) for i in range(self.score_models)]
-
     def policy(self, state: OnestepState) -> FixedPolicy:
-        return FixedPolicy(state.averaged.improved_policy, jnp.zeros(NO_EMBEDDING), self.sample_actions)
+        return FixedPolicy(state.averaged.improved_policy, no_embedding(), self.sample_actions)
 
-    # --- losses, each for one step of the data; β and Q are given, π is what learns ---
+    # --- losses of π, each for one step of the data; β and Q are given ---
 
     def reverse_kl_loss(
         self, policy: BehaviorPolicy, beta: BehaviorPolicy, score_model: AnyScoreModel, step: Batch, key: Array
     ) -> Array:
         """−Q(s, a ~ π) + α · KL(π ‖ β)."""
-        nothing = jnp.zeros(NO_EMBEDDING)
+        nothing = no_embedding()
         action = policy.sample(policy.encode(step.observation), nothing, key)
         divergence = kl_of_policies(policy, beta, step.observation)
         return self.kl_weight * divergence - score_model(step.observation, action, nothing)
@@ -173,13 +172,13 @@ class Onestep:
     def exponential_loss(
         self, policy: BehaviorPolicy, beta: BehaviorPolicy, score_model: AnyScoreModel, step: Batch, key: Array
     ) -> Array:
-        """−min(exp(A(s, a) / τ), cap) · log π(a|s), at the data's action; per action dimension, as cloning is."""
+        """−min(exp(A(s, a) / τ), cap) · log π(a|s), at the data's action, per action dimension as in cloning."""
         weight = jnp.exp(self.log_weight(beta, score_model, step, key))
-        return weight * policy.clone_loss(step.observation, step.action, jnp.zeros(NO_EMBEDDING))
+        return weight * policy.clone_loss(step.observation, step.action, no_embedding())
 
     def log_weight(self, beta: BehaviorPolicy, score_model: AnyScoreModel, step: Batch, key: Array) -> Array:
-        """A / τ, at most the logarithm of the cap: clipped before it could overflow."""
-        nothing = jnp.zeros(NO_EMBEDDING)
+        """A / τ, at most the logarithm of the cap. It is clipped here, before the exponential can overflow."""
+        nothing = no_embedding()
         encoded = beta.encode(step.observation)
 
         def score_of_sample(key: Array) -> Array:
@@ -189,35 +188,27 @@ class Onestep:
         advantage = score_model(step.observation, step.action, nothing) - value
         return jnp.minimum(advantage / self.temperature, math.log(self.weight_max))
 
-    # --- of a batch ---
+    # --- the loss of a batch, and one update ---
 
     def loss(
         self, networks: OnestepNetworks, averaged: OnestepNetworks, batch: Batch, key: Array
     ) -> tuple[Array, Logged]:
-        """Cloning moves β, TD moves Q, the improvement moves π. Q and β are averages wherever another learns from them:
-        no gradient, and nothing of π, can reach them."""
-        nothing = jnp.zeros(NO_EMBEDDING)
-        clone = jnp.mean(
-            jax.vmap(networks.behavior_policy.clone_loss, (0, 0, None))(batch.observation, batch.action, nothing)
-        )
+        """Cloning moves β, TD moves Q, the improvement moves π.
 
-        no_z = jnp.zeros((len(batch.reward), *NO_EMBEDDING))
-        td, metrics = td_loss(networks.score_model, averaged.score_model, averaged.behavior_policy, no_z, batch)
+        A term that uses another network takes the average of it, so no gradient reaches that network.
+        """
+        clone = clone_loss(networks.behavior_policy, batch.observation, batch.action)
+        z = jnp.zeros((len(batch.reward), 0))
+        td, metrics = td_loss(networks.score_model, averaged.score_model, averaged.behavior_policy, z, batch)
 
         improve = self.reverse_kl_loss if self.improvement == "reverse-kl" else self.exponential_loss
-        improvement = jnp.mean(
-            jax.vmap(improve, (None, None, None, 0, 0))(
-                networks.improved_policy,
-                averaged.behavior_policy,
-                averaged.score_model,
-                batch,
-                jax.random.split(key, len(batch.reward)),
-            )
-        )
+        given, keys = (averaged.behavior_policy, averaged.score_model), jax.random.split(key, len(batch.reward))
+        losses = jax.vmap(improve, (None, None, None, 0, 0))(networks.improved_policy, *given, batch, keys)
+        improvement = jnp.mean(losses)
         return clone + td + improvement, metrics | {"clone_loss": clone, "objective": -improvement}
 
     def update(self, state: OnestepState, batch: Batch, key: Array, clock: Clock) -> tuple[OnestepState, Logged]:
-        """One Adam for all: it treats every weight by itself, so that three would do the same."""
+        """One Adam for all networks. It treats every weight separately, so three would do the same."""
         gradient, metrics = jax.grad(self.loss, has_aux=True)(state.networks, state.averaged, batch, key)
         step, optimizer = self._optimizer().update(gradient, state.optimizer)
         networks = optax.apply_updates(state.networks, step)
@@ -232,7 +223,7 @@ class Onestep:
     def diagnose(self, state: OnestepState, probe: Probe) -> Metrics:
         networks, batch = state.averaged, probe.batch
         beta, score_model, policy = networks.behavior_policy, networks.score_model, networks.improved_policy
-        nothing = jnp.zeros(NO_EMBEDDING)
+        nothing = no_embedding()
 
         def gain(observation: Array) -> Array:
             better, usual = (
@@ -242,9 +233,7 @@ class Onestep:
 
         divergence = jax.vmap(kl_of_policies, (None, None, 0))(policy, beta, batch.observation)
         found = {
-            "probe_clone_loss": jnp.mean(
-                jax.vmap(beta.clone_loss, (0, 0, None))(batch.observation, batch.action, nothing)
-            ),
+            "probe_clone_loss": clone_loss(beta, batch.observation, batch.action),
             **calibration(score_model, beta, jnp.zeros((len(batch.reward), 0)), batch),
             "improvement": jnp.mean(jax.vmap(gain)(batch.observation)),
             "policy_kl": jnp.mean(divergence) / batch.action.shape[1],
@@ -256,7 +245,7 @@ class Onestep:
         return found
 
     def checks(self, metrics: dict[str, float]) -> list[Check]:
-        """Was the behaviour improved on, by a Q worth believing, and without leaving it?"""
+        """Is π better than the behaviour, by a Q that can be believed, and still near the behaviour?"""
         r2, gain = measured(metrics, "score_r2"), measured(metrics, "improvement")
         kl, clipped = measured(metrics, "policy_kl"), measured(metrics, "clipped_share")
         return [
@@ -264,18 +253,17 @@ class Onestep:
                 "R² of Q against returns",
                 r2,
                 r2 >= UNINFORMED,
-                "Q explains returns that followed in the data",
-                "uninformed Q: it explains next to nothing of the returns in the data, so the improvement follows "
-                "noise; "
-                "train longer or raise td_steps",
+                "Q explains the returns that followed in the data",
+                "uninformed Q: it explains almost nothing of the returns in the data, so the improvement follows "
+                "noise; train longer or raise td_steps",
             ),
             *judged(
                 "improvement by Q",
                 gain,
                 gain > 0,
-                "by Q, the improved policy's actions are better than the behaviour's",
-                "no improvement: by Q itself the policy's actions are no better than the behaviour's; train longer, or "
-                "lower kl_weight or temperature",
+                "Q rates the improved policy's actions higher than the behaviour's",
+                "no improvement: Q rates the policy's actions no higher than the behaviour's; train longer, or lower "
+                "kl_weight or temperature",
             ),
             *judged(
                 "divergence from the behaviour",
@@ -289,16 +277,18 @@ class Onestep:
                 "share of clipped weights",
                 clipped,
                 clipped <= MOSTLY_CLIPPED,
-                "the weights tell good actions from better ones",
-                "clipped weights: so many are at their cap that they tell no action from another; raise temperature",
+                "the weights tell better actions from worse ones",
+                "clipped weights: most are at their cap, so they do not tell actions apart; raise temperature",
             ),
         ]
 
 
 def kl_of_policies(policy: BehaviorPolicy, beta: BehaviorPolicy, observation: Array) -> Array:
-    """KL(π ‖ β) at a state, in nats: exact, for the Gaussians before actions are clipped to their bounds. The authors
-    have truncated Gaussians, for which they estimate it from ten samples."""
-    nothing = jnp.zeros(NO_EMBEDDING)
+    """KL(π ‖ β) at one state, in nats. It is exact for the Gaussians before their actions are clipped.
+
+    The authors' Gaussians are truncated, so they estimate it from ten samples.
+    """
+    nothing = no_embedding()
     mean, log_std = policy.distribution(policy.encode(observation), nothing)
     base, base_log_std = beta.distribution(beta.encode(observation), nothing)
     ratio = jnp.exp(2 * (log_std - base_log_std))

@@ -1,9 +1,9 @@
-"""What every algorithm is: a frozen config with a handful of pure methods. No base class; one loop trains them all."""
+"""What every algorithm is: a frozen config with a few pure methods. No base class; one loop trains them all."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol, Self
+from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeVar
 
 import jax.numpy as jnp
 from jax import Array
@@ -13,16 +13,18 @@ from droprl.algorithms.curves import Curve
 from droprl.algorithms.judging import Check
 from droprl.data.dataset import Dataset
 from droprl.data.transitions import Prepared, Spec
+from droprl.errors import DropError
 from droprl.policies import Policy
 
+T = TypeVar("T")
 State = Any  # a PyTree of arrays: weights, targets, optimiser; saved and restored leaf by leaf
-Data = Any  # what its `Prepared` draws and shows: a `Batch` and a `Probe`, or windows, or steps in strata
+Data = Any  # what `Prepared` draws and shows: a `Batch` and a `Probe`, or windows, or steps in strata
 
 
 class Clock(NamedTuple):
     """Where training stands. It is the same for all seeds, so a `lax.cond` on it runs one branch and not both."""
 
-    number: Array  # of this update, from 0 on; fine-tuning goes on counting beyond the total
+    number: Array  # of this update, counted from 0; fine-tuning goes on counting beyond the total
     total: Array  # how many updates the run asks for
 
     @classmethod
@@ -31,12 +33,12 @@ class Clock(NamedTuple):
 
 
 class Sometimes(NamedTuple):
-    """A metric that some updates do not have, such as the loss of an actor that learns in every second update.
+    """A metric that only some updates have, such as the loss of an actor that learns in every second update.
 
     The log shows its mean over the updates that had it.
     """
 
-    value: Array  # 0 where it was not measured
+    value: Array  # 0 if it was not measured
     measured: Array  # 1.0 or 0.0
 
     @classmethod
@@ -44,30 +46,31 @@ class Sometimes(NamedTuple):
         return cls(jnp.where(measured, value, 0.0), jnp.asarray(measured, value.dtype))
 
 
-Metrics = dict[str, Array]  # what a diagnosis finds
-Logged = dict[str, Any]  # what an update reports: for each name an array, or `Sometimes`
+Metrics = dict[str, Array]  # the results of a diagnosis
+Logged = dict[str, Any]  # the metrics of an update, by name: arrays, or `Sometimes`
 
 
 @dataclass(frozen=True)
 class Card:
-    """What an algorithm declares of itself, so that nobody else has to guess."""
+    """What an algorithm declares about itself, so that nobody else has to guess."""
 
     curves: tuple[Curve, ...]
-    """The metrics that people look at: on the page, in diagnoses, and while it trains."""
+    """The metrics that people look at: on the page, in diagnoses, and during training."""
     falls: tuple[str, ...]
-    """Losses whose sum falls as it learns, on data that can be learned."""
+    """Losses whose sum falls during training, if the data can be learned."""
     clones: bool
-    """Where all data comes from one behaviour, its actions are near those of the data."""
+    """If all data comes from one behaviour, its actions are close to those of the data."""
     learns_online: bool = False
-    """Its update also makes sense on steps that its own policy has played: `drop finetune --level policy`."""
+    """Its update can also learn from steps that its own policy has played: `drop finetune --level policy`."""
     no_export: str = ""
-    """Why its policy cannot be an ONNX file; empty: it can."""
+    """Why its policy cannot become an ONNX file; `drop export` says it. Empty if it can."""
     may_lower: tuple[str, ...] = ()
-    """Settings that `resolve` may lower where the data is too small for them."""
+    """Settings that `resolve` may lower when the data is too small for them."""
 
 
 class Algorithm(Protocol):
-    """Its fields are its hyper-parameters: they make the command line, and travel with every run and policy."""
+    """Its fields are its hyper-parameters. They become options of the command line, and every run and policy keeps
+    them."""
 
     name: ClassVar[str]
     card: ClassVar[Card]
@@ -77,7 +80,7 @@ class Algorithm(Protocol):
 
     @property
     def adaptation(self) -> Adaptation | None:
-        """How z is inferred at test time; None for a policy that infers nothing."""
+        """How z is inferred at test time. None for a policy that infers nothing."""
         ...
 
     @classmethod
@@ -87,15 +90,15 @@ class Algorithm(Protocol):
 
     @classmethod
     def tiny(cls) -> Self:
-        """Networks of a few units and a high learning rate: what a test trains in a moment."""
+        """Networks of a few units and a high learning rate, which a test can train in a moment."""
         ...
 
     def resolve(self, dataset: Dataset) -> Self:
-        """The same with every field filled in that was left to the data."""
+        """The same algorithm with a value for every field that was left to the data."""
         ...
 
     def prepare(self, dataset: Dataset) -> Prepared:
-        """The data made ready to learn from. Needs resolved fields."""
+        """The data, ready to be learned from. Needs resolved fields."""
         ...
 
     def init(self, key: Array, spec: Spec, clock: Clock) -> State: ...
@@ -105,9 +108,16 @@ class Algorithm(Protocol):
     def policy(self, state: State) -> Policy: ...
 
     def diagnose(self, state: State, probe: Data) -> Metrics:
-        """What a person must see to know whether training worked, on a fixed part of the data."""
+        """The measures that tell a person whether training worked, on a fixed part of the data."""
         ...
 
     def checks(self, metrics: dict[str, float]) -> list[Check]:
-        """These metrics of one seed, judged: a silent failure is an unhealthy check."""
+        """A judgement of one seed's metrics. An unhealthy check reports a failure that would else be silent."""
         ...
+
+
+def filled(value: T | None, name: str) -> T:
+    """A field that `resolve` must have filled by now."""
+    if value is None:
+        raise DropError(f"{name} is open: call resolve(dataset) first")
+    return value

@@ -1,8 +1,9 @@
 """RvS-R (Emmons, Eysenbach, Kostrikov and Levine, "RvS: What is Essential for Offline RL via Supervised Learning?").
 
-A policy π(a|s, ω) is cloned with the outcome ω of every step, its average return-to-go, and is asked at test time for
-one high ω, the same at every state. In this library's words: β(a|s, z) with a z of one number.
-The defaults are those of the authors' Gym experiments (paper and released configuration); where not, the field says so.
+A policy π(a|s, ω) is cloned with the outcome ω of every step: its average return-to-go. At test time it is asked for
+one high ω, the same at every state. In the words of this library it is β(a|s, z), and z is one number.
+The defaults are those of the authors' Gym experiments (paper and released configuration), unless the field says
+otherwise.
 """
 
 from __future__ import annotations
@@ -12,40 +13,32 @@ from typing import ClassVar, Self
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jax import Array
 
 from droprl.algorithms.bc import BCState, cloning_update
-from droprl.algorithms.curves import CLONE_LOSS, Curve
+from droprl.algorithms.curves import CLONE_LOSS, Curve, right_and_wrong
 from droprl.algorithms.judging import Check, judged, measured
-from droprl.algorithms.protocol import Card, Clock, Logged, Metrics
+from droprl.algorithms.protocol import Card, Clock, Logged, Metrics, filled
 from droprl.data.dataset import Dataset
 from droprl.data.returns import average_returns_to_go
 from droprl.data.rewards import Rewards
 from droprl.data.transitions import Batch, Prepared, Probe, Spec, prepare
-from droprl.errors import DropError, SettingError, require
+from droprl.errors import require
 from droprl.networks.actors import BehaviorPolicy, Conditioning, PolicyHead
 from droprl.policies import FixedPolicy
 
-# A guess, not measured yet: how far the action must move between a poor target and the chosen one, in spreads of the
-# actions.
+# How far the action must move between a poor target and the chosen one, in standard deviations of the data's actions.
+# A guess, not measured yet.
 UNMOVED_BY_TARGET = 0.1
+POOR = 0.1  # the quantile of the outcomes that the diagnosis takes as a poor target
 TARGET_REACTION = Curve(
     "target_reaction",
     "What the target changes",
-    "action at it less at a poor one, in spreads of the data's",
+    "action at the target − at a poor target, in standard deviations",
     diagnosis=True,
 )
-WRONG_OUTCOME = Curve(
-    "probe_clone_loss_permuted",
-    "Cloning with the right and with a permuted outcome",
-    "cloning loss",
-    diagnosis=True,
-    lines=(("probe_clone_loss", "right outcome"), ("probe_clone_loss_permuted", "permuted outcome")),
-    note="The distance between the lines is what the outcome tells the policy.",
-)
-POOR = 0.1  # the quantile of the outcomes that stands for a poor target in the diagnosis
+WRONG_OUTCOME = right_and_wrong("probe_clone_loss_permuted", "outcome", "a permuted outcome")
 
 
 @dataclass(frozen=True)
@@ -60,13 +53,14 @@ class RvS:
     """The return of a whole episode to ask for, in the task's own units; training does not depend on it. None: the
     highest return of a trajectory in the data. The authors choose by hand, from fractions of an expert's return."""
     horizon: int | None = None
-    """H: the steps of a whole episode. None: those of the longest trajectory, as the authors take it. An episode that
-    ended in a terminal earned nothing in the rest of H; one that timed out earlier is averaged over its own steps."""
+    """H: how many steps a whole episode has. None: the steps of the longest trajectory, as with the authors. An episode
+    that ended in a terminal earned nothing in the rest of H. One that timed out earlier is averaged over its own
+    steps."""
     outcome_mean: float | None = None
-    """What is subtracted from ω before the policy sees it. None: its mean over the data's steps."""
+    """This number is subtracted from ω before the policy sees it. None: the mean of ω over the steps of the data."""
     outcome_std: float | None = None
-    """What ω is divided by then. None: its standard deviation over the data's steps. The authors feed ω as it is, which
-    leaves its scale to the task's rewards; 0 and 1 do that here."""
+    """Then ω is divided by this number. None: the standard deviation of ω over the steps of the data. The authors do
+    not scale ω: a mean of 0 and a standard deviation of 1 do the same here."""
 
     width: int = 1024
     """Units of each hidden layer."""
@@ -76,18 +70,18 @@ class RvS:
     action_depth: int = 1
     """Hidden layers after ω has entered."""
     conditioning: Conditioning = "concatenate"
-    """How ω enters: concatenated to the state's encoding; bilinear adds all products of the two."""
+    """How ω enters. concatenate: next to the state's encoding. bilinear: also with all products of the two."""
     head: PolicyHead = "gaussian"
-    """gaussian maximises the likelihood, as the authors do (their standard deviation is one for all states); a
-    deterministic head clones by squared error."""
+    """gaussian maximises the likelihood, as the authors do (with the same standard deviation at all states).
+    deterministic clones by squared error."""
     sample_actions: bool = False
-    """Draw actions from a gaussian head at test time instead of taking its mean, which is what the authors play."""
+    """Draw actions from a gaussian head at test time. The authors play its mean, as here by default."""
     normalize_observations: bool = True
     """Shift and scale observations to zero mean and unit variance. The authors do not."""
     learning_rate: float = 1e-3
     """Adam's learning rate."""
     average_rate: float = 0.005
-    """How fast the averaged policy follows the trained one, here as in bc; 1 acts with the last weights, as the authors
+    """How fast the averaged policy follows the trained one, as in bc. 1: act with the last weights, as the authors
     do."""
     batch_size: int = 16384
     """Steps of the data in one update."""
@@ -97,10 +91,7 @@ class RvS:
         require(self, "from 1 to 100", "state_depth", "action_depth")
         require(self, "above 0", "outcome_std", "learning_rate")
         require(self, "above 0 and at most 1", "average_rate")
-        for name in ("target_return", "outcome_mean", "outcome_std"):
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, str) or not np.isfinite(value)):
-                raise SettingError(f"{name} is {value!r}: it must be a finite number")
+        require(self, "a finite number", "target_return", "outcome_mean", "outcome_std")
 
     @classmethod
     def small(cls) -> Self:
@@ -113,7 +104,7 @@ class RvS:
     # --- the data it learns from ---
 
     def resolve(self, dataset: Dataset) -> Self:
-        """Everything that turns a target return into what the policy sees travels in the settings."""
+        """The settings keep everything that turns a target return into the input of the policy."""
         horizon = int(dataset.lengths.max()) if self.horizon is None else self.horizon
         outcomes = average_returns_to_go(dataset, horizon)
         mean, std = float(outcomes.mean()), float(outcomes.std())
@@ -122,7 +113,7 @@ class RvS:
             horizon=horizon,
             target_return=float(dataset.returns.max()) if self.target_return is None else self.target_return,
             outcome_mean=mean if self.outcome_mean is None else self.outcome_mean,
-            # Outcomes that are all alike tell nothing: they are only shifted.
+            # Outcomes that are all equal tell nothing: they are only shifted.
             outcome_std=(std if std > 1e-8 else 1.0) if self.outcome_std is None else self.outcome_std,
         )
 
@@ -136,16 +127,13 @@ class RvS:
         )
 
     def target(self) -> Array:
-        """The target return as the policy sees it: z of one number, the outcome of a whole episode, normalised."""
+        """The target return as the input of the policy: a z of one number, the normalised outcome of an episode."""
         horizon, target_return, mean, std = self._resolved()
         return jnp.asarray([(target_return / horizon - mean) / std], dtype=float)
 
     def _resolved(self) -> tuple[int, float, float, float]:
-        found = self.horizon, self.target_return, self.outcome_mean, self.outcome_std
-        horizon, target_return, mean, std = found
-        if horizon is None or target_return is None or mean is None or std is None:
-            raise DropError("target_return, horizon, outcome_mean or outcome_std is open: call resolve(dataset) first")
-        return horizon, target_return, mean, std
+        mean, std = filled(self.outcome_mean, "outcome_mean"), filled(self.outcome_std, "outcome_std")
+        return filled(self.horizon, "horizon"), filled(self.target_return, "target_return"), mean, std
 
     # --- learning ---
 
@@ -170,7 +158,7 @@ class RvS:
     # --- is it working? ---
 
     def diagnose(self, state: BCState, probe: Probe) -> Metrics:
-        """The wrong ω is that of the step half the probe away."""
+        """The wrong ω is that of the step half a probe away."""
         policy, batch = state.averaged, probe.batch
         outcomes, target = _outcomes(batch), self.target()
         other = batch._replace(reward=jnp.roll(batch.reward, len(batch.reward) // 2))
@@ -188,7 +176,7 @@ class RvS:
         }
 
     def checks(self, metrics: dict[str, float]) -> list[Check]:
-        """Does the target return steer the policy, and was it ever seen?"""
+        """Does the target return steer the policy, and was it seen in the data?"""
         reaction = measured(metrics, "target_reaction")
         share = measured(metrics, "target_share")
         return [
@@ -196,23 +184,21 @@ class RvS:
                 "reaction to the target",
                 reaction,
                 reaction >= UNMOVED_BY_TARGET,
-                "the policy acts otherwise for the chosen target than for a poor one",
+                "the policy acts differently for the chosen target than for a poor one",
                 "ignored target: the policy acts the same for a poor target as for the chosen one, so it is plain "
-                "cloning; "
-                "train longer, or take data of more than one quality",
+                "cloning; train longer, or take data of more than one quality",
             ),
             *judged(
                 "steps that went as well as the target",
                 share,
                 share > 0,
-                "some steps of the data were followed by what the target asks for",
-                "target out of reach: no step that was looked at went as well as the target, so the policy "
-                "extrapolates; "
-                "lower target_return",
+                "some steps of the data earned as much afterwards as the target asks for",
+                "target out of reach: none of the probed steps went as well as the target, so the policy "
+                "extrapolates; lower target_return",
             ),
         ]
 
 
 def _outcomes(batch: Batch) -> Array:
-    """(n, 1): ω of each step, normalised; `prepare` puts it where rewards are."""
+    """(n, 1): the normalised ω of each step, which `prepare` puts in place of the rewards."""
     return batch.reward[:, None]

@@ -1,4 +1,4 @@
-"""Algorithms as JSON: their name and their settings."""
+"""Algorithms as JSON: the name and the settings."""
 
 from __future__ import annotations
 

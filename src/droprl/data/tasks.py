@@ -43,6 +43,14 @@ class SubTaskPreset:
     embedding_size: int  # dim(z)
     origin: str  # where the numbers come from, for a person to read
 
+    def sizes(self, n: int | None, m: int | None, n_episodes: int) -> tuple[int, int]:
+        """N and M. Either may be given; one that is not follows from the other, or else from this preset."""
+        if n is None:
+            n = self.n_sub_tasks if m is None else max(1, n_episodes // m)
+        if m is None:
+            m = self.trajectories_per_sub_task if n == self.n_sub_tasks else max(1, n_episodes // n)
+        return n, m
+
 
 class _Reference(TypedDict):
     env: str

@@ -59,3 +59,8 @@ class LatentEncoder(eqx.Module):
         seen = jnp.concatenate([observation, action]) if self.sees_action else observation
         mean, log_std = jnp.split(self.network(seen), 2)
         return mean, jnp.clip(log_std, *LOG_STD_RANGE)
+
+
+def no_embedding() -> Array:
+    """The z of a behaviour policy or score model that takes none: a vector of size 0."""
+    return jnp.zeros(0)

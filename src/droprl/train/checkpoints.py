@@ -20,19 +20,22 @@ class Checkpoint:
     path: Path
     scheduled: bool  # False for the one that an interruption left between two of the schedule
     sha256: str  # of its state file
+    unlogged: dict[str, Any] | None = None  # the metrics since the last line of the log
 
     def load(self, skeleton: Any) -> Any:
         content = read_bytes(self.path / STATE_FILE, self.sha256, skeleton, _remedy(self.path))
         return arrays_from_bytes(content, skeleton, self.path / STATE_FILE)
 
 
-def save_checkpoint(folder: Path, step: int, state: Any, scheduled: bool) -> Checkpoint:
+def save_checkpoint(
+    folder: Path, step: int, state: Any, scheduled: bool, unlogged: dict[str, Any] | None = None
+) -> Checkpoint:
     content = arrays_to_bytes(state)
-    header = {"step": step, "scheduled": scheduled, "sha256": digest(content)}
+    header = {"step": step, "scheduled": scheduled, "sha256": digest(content), "unlogged": unlogged}
     path = folder / f"{step:09d}"
     write_folder(path, {STATE_FILE: content, HEADER_FILE: sealed(header)})
     _prune(folder)
-    return Checkpoint(step, path, scheduled, digest(content))
+    return Checkpoint(step, path, scheduled, digest(content), unlogged)
 
 
 def list_checkpoints(folder: Path) -> list[Checkpoint]:
@@ -45,7 +48,8 @@ def list_checkpoints(folder: Path) -> list[Checkpoint]:
             continue
         try:
             header = read_sealed(path / HEADER_FILE, _remedy(path))
-            found.append(Checkpoint(int(header["step"]), path, bool(header["scheduled"]), str(header["sha256"])))
+            step, scheduled, sha256 = int(header["step"]), bool(header["scheduled"]), str(header["sha256"])
+            found.append(Checkpoint(step, path, scheduled, sha256, header.get("unlogged")))
         except (DropError, KeyError, TypeError, ValueError) as error:
             if not path.exists():  # another process has just trained past it
                 continue

@@ -117,6 +117,21 @@ def means_of(sums: Logged, count: int) -> dict[str, np.ndarray]:
     return means
 
 
+def sums_to_json(sums: Logged) -> dict[str, Any]:
+    """Sums for a checkpoint that stands between two lines of the log."""
+    return {name: jax.tree.map(lambda leaf: np.asarray(leaf).tolist(), total) for name, total in sums.items()}
+
+
+def sums_from_json(content: dict[str, Any]) -> Logged:
+    """The same sums again: `Sometimes` has become a list of two lists."""
+
+    def total(found: list[Any]) -> Any:
+        parts = np.asarray(found, np.float32)
+        return Sometimes(*parts) if parts.ndim == 2 else parts
+
+    return {name: total(found) for name, found in content.items()}
+
+
 def over_seeds(function: Callable[..., Any], n_stacked: int, donate: tuple[int, ...] = ()) -> Callable[..., Any]:
     """The function of one seed for all of them: the first `n_stacked` arguments have the seed as their first axis.
 

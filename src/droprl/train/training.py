@@ -27,7 +27,7 @@ from droprl.progress import TrainProgress
 from droprl.train.checkpoints import save_checkpoint
 from droprl.train.config import RunConfig, data_config
 from droprl.train.disk_loop import DiskLoop
-from droprl.train.loop import Loop, init_seed, means_of
+from droprl.train.loop import Loop, init_seed, means_of, sums_from_json, sums_to_json
 from droprl.train.run import MetricsLog, Run, open_run
 
 CALL_SECONDS = 1.0  # how long one call to the device should last: progress and Ctrl-C answer at this pace
@@ -130,6 +130,9 @@ def _train(run: Run, loop: Loop, show: bool) -> None:
     checkpoints = run.checkpoints()
     step = saved = checkpoints[-1].step if checkpoints else 0
     states = checkpoints[-1].load(loop.shapes()) if checkpoints else loop.init()
+    unlogged = checkpoints[-1].unlogged if checkpoints else None
+    first = unlogged["first"] if unlogged else step  # the update that the next line of the log begins with
+    sums: Logged = sums_from_json(unlogged["sums"]) if unlogged else {}
     log = MetricsLog(run.path / "metrics.jsonl", step)
     label = f"{config.algorithm.name} × {len(config.seeds)} seed{'s' if len(config.seeds) > 1 else ''}"
     warned: set[tuple[int, str]] = set()
@@ -140,8 +143,7 @@ def _train(run: Run, loop: Loop, show: bool) -> None:
         pace = _Pace()
         while step < config.steps and not interrupted():
             boundary = min(_next(step, config.log_every), _next(step, config.checkpoint_every), config.steps)
-            sums: Logged = {}
-            first = step
+            began = step
             while step < boundary and not interrupted():
                 count = min(boundary - step, pace.count)
                 with pace.timed(count):
@@ -149,7 +151,7 @@ def _train(run: Run, loop: Loop, show: bool) -> None:
                 sums = jax.tree.map(np.add, sums, new) if sums else new
                 step += count
                 progress.update(step)
-            if step == first:  # stopped before the first update: the checkpoint it started from stands
+            if step == began:  # stopped before the first update: the checkpoint it started from stands
                 break
             means = means_of(sums, step - first)
             _refuse_nan(run, config.seeds, step, means)
@@ -159,6 +161,7 @@ def _train(run: Run, loop: Loop, show: bool) -> None:
             if step == boundary:
                 log.write({"step": step, **{name: value.tolist() for name, value in means.items()}})
                 progress.update(step, {name: float(np.mean(value)) for name, value in means.items()})
+                first, sums = step, {}
             if at_checkpoint:
                 _save(run, step, states, scheduled=True)
                 saved = step
@@ -166,7 +169,7 @@ def _train(run: Run, loop: Loop, show: bool) -> None:
                     for text in _new_warnings(config, means, warned):
                         progress.warn(text)
         if step > saved:
-            _save(run, step, states, scheduled=False)
+            _save(run, step, states, scheduled=False, unlogged={"first": first, "sums": sums_to_json(sums)})
     if step < config.steps:
         raise Interrupted(
             f"stopped at update {step:,} of {config.steps:,}, saved in {run.path}: run the same command again to go on"
@@ -186,12 +189,12 @@ def _new_warnings(config: RunConfig, means: dict[str, np.ndarray], warned: set[t
                 yield f"seed {seed}, {check.meaning} ({check.name} {check.value:.3g})"
 
 
-def _save(run: Run, step: int, states: State, scheduled: bool) -> None:
+def _save(run: Run, step: int, states: State, scheduled: bool, unlogged: dict[str, Any] | None = None) -> None:
     """A loss is measured before its update: the weights after the last one are looked at here."""
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(jax.device_get(states))]
     finite = [all(np.isfinite(leaf[i]).all() for leaf in leaves) for i in range(len(run.config.seeds))]
     _refuse_nan(run, run.config.seeds, step, {"a weight": np.where(finite, 0.0, np.nan)})
-    save_checkpoint(run.checkpoint_folder, step, states, scheduled)
+    save_checkpoint(run.checkpoint_folder, step, states, scheduled, unlogged)
 
 
 def _refuse_nan(run: Run, seeds: Sequence[int], step: int, means: dict[str, np.ndarray]) -> None:
