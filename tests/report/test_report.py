@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from helpers.pages import Page, assert_orderly, browse, needs_browser, sticks_out
+from scipy.stats import spearmanr
 
 from droprl.report import Chart, Diagnostic, EmbeddingWalk, Report, ScoreRow, Series, SubTaskReturns, render
 from droprl.report import svg as svg_tools
@@ -276,7 +277,15 @@ def test_ticks_are_inside_distinct_and_few(low: float, high: float, log: bool) -
     assert all(-1e-6 <= p <= 100 + 1e-6 for p, _ in ticks)
 
 
-def test_rank_correlation_is_silent_where_it_is_not_defined() -> None:
+def test_rank_correlation_is_scipys() -> None:
+    """With ties, and with a pair that is not finite and counts for nothing."""
+    rng = random.Random(0)
+    for _ in range(20):
+        a, b = ([float(rng.randint(0, 6)) for _ in range(9)] for _ in range(2))
+        assert rank_correlation([*a, NAN], [*b, 3.0]) == pytest.approx(float(spearmanr(a, b).statistic))
+
+
+def test_rank_correlation_is_none_if_it_is_not_defined() -> None:
     assert rank_correlation([1, 2, 3, NAN], [2, 4, 9, 1]) == pytest.approx(1.0)
     assert rank_correlation([1, 1, 1], [1, 2, 3]) is None
     assert rank_correlation([1, 2], [1, 2]) is None

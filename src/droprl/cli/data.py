@@ -14,10 +14,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from droprl.cli.describe import print_description
-from droprl.cli.options import Source, SourceOptions, parse, print_json
+from droprl.cli.options import Source, parse, print_json
 from droprl.data import Dataset, map_dataset, save_d4rl
 from droprl.data.describe import describe
 from droprl.data.maze_walks import make_maze_dataset
+from droprl.data.sources import SourceOptions
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class Map:
 def map_source(words: list[str]) -> None:
     options = parse(Map, "data map", words)
     with _bar(f"mapping {options.source}") as progress:
-        dataset = map_dataset(options.source, options.out, **options.reading.words(), progress=progress)
+        dataset = map_dataset(options.source, options.out, **vars(options.reading), progress=progress)
     print(
         f"{options.out}: {dataset.n_steps:,} steps in {dataset.n_episodes:,} episodes; train on it with: "
         f"drop train {options.out}"

@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.table import Table
 
 from droprl.cli.evaluate import AdaptationOptions
-from droprl.cli.options import Folder, SourceOptions, parse, print_json, use_compilation_cache
+from droprl.cli.options import Folder, parse, print_json, use_compilation_cache
+from droprl.data.sources import SourceOptions
 from droprl.finetuning import FineTuning, Level
 from droprl.finetuning import finetune as finetune_run
 from droprl.train import Run

@@ -9,48 +9,16 @@ import json
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
 
 import tyro
 
-from droprl.data import Dataset, load_dataset
 from droprl.errors import DropError
 
 T = TypeVar("T")
 Source = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="SOURCE")]
 Folder = Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
-
-
-@dataclass(frozen=True)
-class SourceOptions:
-    """How to read the data."""
-
-    download: bool = False
-    """Fetch a Minari dataset that is not on this machine yet."""
-    env: str | None = None
-    """The Gymnasium id of the task, where the data does not say."""
-    goal: tuple[float, ...] | None = None
-    """For OGBench files, which have no rewards: the goal's coordinates."""
-    goal_radius: float | None = None
-    """How near counts as reached."""
-    action_low: tuple[float, ...] | None = None
-    """The actions' lower bounds, where the data does not say: one number, or one a dimension."""
-    action_high: tuple[float, ...] | None = None
-    """Their upper bounds."""
-
-    def load(self, source: str) -> Dataset:
-        return load_dataset(source, **self.words())
-
-    def words(self) -> dict[str, Any]:
-        """As `load_dataset` and `map_dataset` take them."""
-        bounds = {"action_low": _number_or_all(self.action_low), "action_high": _number_or_all(self.action_high)}
-        return vars(self) | bounds
-
-
-def _number_or_all(values: tuple[float, ...] | None) -> float | Sequence[float] | None:
-    return values[0] if values is not None and len(values) == 1 else values
 
 
 def parse(kind: type[T], command: str, words: Sequence[str], default: T | None = None) -> T:

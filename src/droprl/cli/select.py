@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.table import Table
 
 from droprl.algorithms import DROP
-from droprl.cli.options import Source, SourceOptions, parse, use_compilation_cache
+from droprl.cli.options import Source, parse, use_compilation_cache
+from droprl.data.sources import SourceOptions
 from droprl.select import Selection
 from droprl.select import select as select_settings
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 import tyro
 
 from droprl.algorithms import ALGORITHMS
-from droprl.cli.options import Source, SourceOptions, parse, use_compilation_cache
+from droprl.cli.options import Source, parse, use_compilation_cache
 from droprl.compiler import on_accelerator
+from droprl.data.sources import SourceOptions
 from droprl.errors import DropError
 from droprl.train import Run, default_out, fit
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from scipy.stats import spearmanr
+import numpy as np
 
+from droprl.data import returns
 from droprl.report import svg
 from droprl.report.contents import Chart, ScoreRow, Series, SubTaskReturns
 
@@ -300,11 +301,12 @@ def highest(values: Sequence[float]) -> int | None:
 
 
 def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float | None:
-    """Spearman's ρ over the pairs that are known; None where it is not defined."""
+    """Spearman's ρ over the pairs of finite numbers; None with fewer than three pairs, or if one side is constant."""
     pairs = [(a, b) for a, b in zip(first, second, strict=True) if math.isfinite(a) and math.isfinite(b)]
-    if len(pairs) < 3 or len({a for a, _ in pairs}) < 2 or len({b for _, b in pairs}) < 2:
+    if len(pairs) < 3:
         return None
-    return float(spearmanr([a for a, _ in pairs], [b for _, b in pairs])[0])
+    rho = returns.rank_correlation(*np.array(pairs).T)
+    return rho if math.isfinite(rho) else None
 
 
 def coloured_points(
