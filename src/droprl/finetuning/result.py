@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from droprl.errors import DropError
-from droprl.evaluation.evaluation import Episodes
+from droprl.evaluation.evaluation import CheckpointEpisodes
 
 
 @dataclass(frozen=True)
@@ -21,8 +21,8 @@ class TunedSeed:
     steps_played: int  # of the budget
     episodes_played: int
     chosen_for: float | None  # what it earned in the search, in the result's unit: optimistic
-    initial: Episodes  # the run's last checkpoint, with k as it was trained or given
-    tuned: Episodes
+    initial: CheckpointEpisodes  # the run's last checkpoint, with k as it was trained or given
+    tuned: CheckpointEpisodes
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def from_json(content: Any, where: Path) -> FineTuning:
     try:
         fields = {name: content[name] for name in FineTuning.__dataclass_fields__}
         seeds = [
-            TunedSeed(**s | {"initial": Episodes(**s["initial"]), "tuned": Episodes(**s["tuned"])})
+            TunedSeed(**s | {name: CheckpointEpisodes(**s[name]) for name in ("initial", "tuned")})
             for s in content["seeds"]
         ]
         return FineTuning(**fields | {"seeds": seeds})
