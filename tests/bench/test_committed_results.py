@@ -1,4 +1,4 @@
-"""The results in benchmarks/paper are of the suites that are said to make them."""
+"""The results in benchmarks/paper come from the suites of the same names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FOLDERS = sorted(path.name for path in PAPER.iterdir() if path.is_dir())
 
 @pytest.mark.parametrize("name", FOLDERS)
 def test_what_was_played_is_what_the_ready_made_suite_asks_for(name: str) -> None:
-    """A new default must not change what a committed number is of: the suite pins the one of then."""
+    """A new default must not change what a committed number stands for: the suite fixes the default of that time."""
     kept = load_bench(PAPER / name)
     asked = Bench(load_suite(name), kept.out, preset=kept.preset)
     checked = 0
@@ -34,10 +34,10 @@ def test_what_was_played_is_what_the_ready_made_suite_asks_for(name: str) -> Non
 
 
 @pytest.mark.parametrize("name", FOLDERS)
-def test_suite_json_says_what_the_ready_made_suite_asks_for_and_the_runs_say_so_too(name: str) -> None:
+def test_suite_json_and_the_runs_agree_with_the_ready_made_suite(name: str) -> None:
     kept = load_bench(PAPER / name)
     ready = load_suite(name)
-    if name == "ablation-cloning":  # run smaller, as docs/paper.md says
+    if name == "ablation-cloning":  # it ran with smaller sizes, as docs/paper.md says
         assert (kept.preset, kept.suite.seeds, kept.suite.steps) == ("small", 2, 5_000)
         ready = replace(ready, seeds=2, steps=5_000)
     assert kept.suite == replace(ready, note=kept.suite.note)
@@ -52,6 +52,6 @@ def test_the_committed_table_has_every_episode(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FOLDERS)
-def test_the_figure_in_the_docs_is_of_what_is_committed(name: str) -> None:
+def test_the_figure_in_the_docs_shows_the_committed_results(name: str) -> None:
     drawn = suite_figure(load_bench(PAPER / name))
     assert (PAPER.parents[1] / "docs" / "figures" / f"{name}.svg").read_text(encoding="utf-8") == drawn

@@ -1,4 +1,4 @@
-"""What a folder holds already, beside what a suite asks for: never taken for something else, and never forgotten."""
+"""Results that a folder already holds: other settings are refused, and results of other parts stay in its records."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from droprl.errors import DropError
 from droprl.files.settings import differences
 from droprl.train import Run
 
-SIZES = ("steps", "seeds", "episodes", "protocol")  # of a suite: one for all that its folder holds
+SIZES = ("steps", "seeds", "episodes", "protocol")  # fields of a suite that are the same for everything in its folder
 
 
 def with_kept(bench: Bench) -> Bench:
-    """The asked part of the suite, and what the folder has of other tasks, methods and plays."""
+    """The part of the suite that is asked for, with the other tasks, methods and plays that the folder holds."""
     kept, asked = _kept(bench.out), bench.asked
     if kept is None:
         return replace(bench, suite=asked, tasks=None, methods=None)
@@ -36,19 +36,19 @@ def with_kept(bench: Bench) -> Bench:
 
 
 def refuse_other_settings(bench: Bench) -> None:
-    """A method of one name has one meaning in a folder, whatever part of the suite is run now."""
+    """In one folder a method's name stands for one set of settings, whichever part of the suite is run now."""
     kept = _kept(bench.out)
     if kept is not None and kept.preset != bench.preset and _has_any(kept):
         raise DropError(
-            f"{bench.out}: holds results of preset {kept.preset}, {bench.preset} is asked for: choose another --out, "
+            f"{bench.out}: holds results of preset {kept.preset}, not of {bench.preset}: choose another --out, "
             f"or give --preset {kept.preset}"
         )
     if kept is not None and _has_any(kept, outside=bench.asked):
         found, asked = ({name: getattr(suite, name) for name in SIZES} for suite in (kept.suite, bench.suite))
         if odd := differences(found, asked):
             raise DropError(
-                f"{bench.out}: holds results that are not run now and have other sizes ({'; '.join(odd)}): choose "
-                "another --out, or run all of them"
+                f"{bench.out}: holds results that this command does not run and that have other sizes "
+                f"({'; '.join(odd)}): choose another --out, or run the whole suite"
             )
     for method in bench.asked.methods:
         for task in _in_order(bench.asked.tasks, () if kept is None else kept.suite.tasks):
@@ -72,7 +72,7 @@ def _has_any(bench: Bench, outside: Suite | None = None) -> bool:
 
 
 def _other_settings(bench: Bench, task: str, method: Method, kept: Bench | None) -> list[str]:
-    """What differs, as `name found → asked`: by the run itself or, in a copy without it, by what suite.json says."""
+    """The settings that differ, as `name found → asked`. Found are those of the run, or without it of suite.json."""
     asked = algorithm_to_dict(method.algorithm(bench.preset, bench.suite.name))
     path = bench.run_path(task, method)
     if (path / "config.json").exists():
@@ -88,7 +88,7 @@ def _other_settings(bench: Bench, task: str, method: Method, kept: Bench | None)
 
 
 def _differences(found: dict[str, Any], asked: dict[str, Any], may_lower: tuple[str, ...]) -> list[str]:
-    """Settings that were left open are there as the data filled them in."""
+    """The settings that differ. One that is left open (None) was filled in from the data and counts as equal."""
     fixed = {name: value for name, value in asked.items() if value is not None}
     for name in set(may_lower) & set(fixed):
         fixed[name] = min(fixed[name], found[name])

@@ -23,7 +23,7 @@ from droprl.files.storage import write_bytes, write_json
 from droprl.train.checkpoints import KEEP
 
 COLUMNS = ("task", "method", "play", "seed", "step", "episode", "return", "score", "length")
-WHEN = {1: "last checkpoint", KEEP: f"mean of the last {KEEP} checkpoints"}  # what a score may be of; never of the best
+WHEN = {1: "last checkpoint", KEEP: f"mean of the last {KEEP} checkpoints"}  # what a score may be of; never the best
 
 
 @dataclass(frozen=True)
@@ -56,17 +56,17 @@ class Bench:
         return self.out / "data" / file_name(task) / f"{file_name(method.name)}.json"
 
     def evaluation(self, task: str, method: Method, play: str) -> dict[str, Any] | None:
-        """What was played, as it was written; None where it is still to come."""
+        """The evaluation as it was written; None if it is not played yet."""
         path = self.play_path(task, method, play)
         return read_json(path) if path.exists() else None
 
     def any_evaluation(self, task: str) -> dict[str, Any] | None:
-        """The first that was played of a task: for what all of them say alike."""
+        """The first evaluation of a task, for what all its evaluations have in common."""
         plays = ((method, play) for method in self.suite.methods for play in self.suite.plays_of(method))
         return next((found for method, play in plays if (found := self.evaluation(task, method, play))), None)
 
     def is_played(self, task: str, method: Method, play: str) -> bool:
-        """As the suite asks for it: with other episodes, checkpoints, updates or settings it is played again."""
+        """Whether it is played as the suite asks: with the same episodes, checkpoints, updates and settings."""
         found = self.evaluation(task, method, play)
         if found is None or found["protocol"] != self.suite.protocol or not found["results"]:
             return False
@@ -81,7 +81,7 @@ class Bench:
         )
 
     def adapts_as_asked(self, played: Mapping[str, Any] | None, method: Method, play: str) -> bool:
-        """Whether an evaluation's `adaptation` is the method's under this play; older files lack newer settings."""
+        """Whether an evaluation used the method's adaptation under this play. Older files lack newer settings."""
         trained = method.algorithm(self.preset, self.suite.name).adaptation
         if played is None or trained is None:
             return played is None and trained is None
@@ -89,17 +89,17 @@ class Bench:
         return all(asked[name] == value for name, value in played.items() if name in asked)
 
     def cost(self, task: str, method: Method) -> dict[str, Any] | None:
-        """What training took, as it was written; None where it was not measured."""
+        """What training cost, as it was written; None if it was not measured."""
         path = self.cost_path(task, method)
         return read_json(path) if path.exists() else None
 
     def scores(self, task: str, method: Method, play: str, checkpoints: int = 1) -> np.ndarray | None:
-        """`runs_of` what was played."""
+        """One score for each seed, as `runs_of` computes it; None if it cannot."""
         found = self.evaluation(task, method, play)
         return None if found is None else runs_of(found, checkpoints)
 
     def data_of(self, task: str) -> list[dict[str, Any]]:
-        """What the methods learned from, each record once; as suite.json has it where no cell left its own."""
+        """The records of the data that the methods learned from, each once. Without any, those in suite.json."""
         paths = [self.data_path(task, method) for method in self.suite.methods]
         found = [read_json(path) for path in paths if path.exists()]
         where = self.out / "suite.json"
@@ -108,7 +108,7 @@ class Bench:
         return [record for i, record in enumerate(found) if record not in found[:i]]
 
     def milliseconds(self, task: str, method: Method, play: str) -> np.ndarray | None:
-        """For one action; one number, as the seeds share the machine."""
+        """Milliseconds for one action: one number, because the seeds share the machine."""
         found = self.evaluation(task, method, play)
         known = found["milliseconds_per_action"] if found else None
         return None if known is None else np.array([known])
@@ -125,7 +125,7 @@ class Bench:
         write_bytes(self.out / "episodes.csv", said.getvalue().encode())
 
     def rows(self) -> Iterator[tuple[object, ...]]:
-        """Every episode that was played, as `COLUMNS` names its parts."""
+        """One row for each episode that was played, with the columns `COLUMNS`."""
         for task in self.suite.tasks:
             for method in self.suite.methods:
                 for play in self.suite.plays_of(method):
@@ -137,7 +137,7 @@ class Bench:
 
 
 def load_bench(out: Path) -> Bench:
-    """What `drop bench` left in a folder."""
+    """The suite in a folder that `drop bench` made."""
     where = out / "suite.json"
     if not where.exists():
         raise DropError(f"{out}: has no suite.json: give the folder that `drop bench` made")
@@ -149,9 +149,9 @@ def load_bench(out: Path) -> Bench:
 
 
 def last_episodes(evaluation: Mapping[str, Any], checkpoints: int = 1) -> dict[int, list[list[float]]] | None:
-    """By seed, for each of its last checkpoints, every episode's D4RL-normalised score, or return without a reference.
+    """For each seed the episodes of each of its last checkpoints: normalised scores, or returns without a reference.
 
-    None where fewer checkpoints were played.
+    None if fewer checkpoints were played.
     """
     of_seed: dict[int, dict[int, list[float]]] = {}
     for result in evaluation["results"]:
@@ -162,6 +162,6 @@ def last_episodes(evaluation: Mapping[str, Any], checkpoints: int = 1) -> dict[i
 
 
 def runs_of(evaluation: Mapping[str, Any], checkpoints: int = 1) -> np.ndarray | None:
-    """A score a seed, the mean over the episodes of its last checkpoints; None where fewer were played."""
+    """One score for each seed: the mean over the episodes of its last checkpoints. None if fewer were played."""
     found = last_episodes(evaluation, checkpoints)
     return None if found is None else np.array([np.mean([np.mean(of) for of in played]) for played in found.values()])
