@@ -22,10 +22,10 @@ from droprl.train.run import Run
 
 
 def build_report(runs: Sequence[Run], command: str, notes: Sequence[str] = ()) -> Report:
-    """Everything that these runs of one dataset have to show; of one that adapts among sub-tasks, also an episode under
-    each rule.
+    """Everything that these runs of one dataset can show. The first run that adapts among sub-tasks also plays an
+    episode under each rule.
 
-    Where the task cannot be played here, the page says so and has the rest.
+    If the task cannot be played here, the page says so and has the rest.
     """
     evaluations = [e for run in runs for e in load_evaluations(run)]
     in_sub_tasks = [run for run in runs if run.spec().n_sub_tasks > 1]
@@ -34,12 +34,12 @@ def build_report(runs: Sequence[Run], command: str, notes: Sequence[str] = ()) -
     data = runs[0].config.data
     walks: list[EmbeddingWalk] = []
     predicted: list[float] | None = None
-    said = [*notes, *dict.fromkeys(f"{e.dataset}: {e.caveat}." for e in evaluations if e.caveat)]
+    all_notes = [*notes, *dict.fromkeys(f"{e.dataset}: {e.caveat}." for e in evaluations if e.caveat)]
     if adaptive is not None and data.env is not None:
         try:
             walks, predicted = walks_of(adaptive), scores_at_start(policy_of_run(adaptive))
         except DropError as error:
-            said.append(f"No episode could be played for this page: {error}.")
+            all_notes.append(f"No episode could be played for this page: {error}.")
     return Report(
         title=data.name,
         subtitle=f"{', '.join(run.config.algorithm.name for run in runs)} on {data.n_episodes:,} trajectories",
@@ -52,7 +52,7 @@ def build_report(runs: Sequence[Run], command: str, notes: Sequence[str] = ()) -
         diagnostic_charts=_charts(named, diagnosis=True),
         walks=walks,
         facts=_facts(runs),
-        notes=said,
+        notes=all_notes,
         interval_of="iqm",
     )
 
@@ -76,7 +76,7 @@ def _row(evaluation: Evaluation) -> ScoreRow:
 
 
 def curves_of(runs: Sequence[tuple[str, Run]]) -> list[Curve]:
-    """What the runs' algorithms declare, each once: of one metric, the words of the first that has it."""
+    """The curves that the runs' algorithms declare, one for each metric: that of the first algorithm that has it."""
     found: dict[str, Curve] = {}
     for _, run in runs:
         for curve in run.config.algorithm.card.curves:
@@ -85,11 +85,12 @@ def curves_of(runs: Sequence[tuple[str, Run]]) -> list[Curve]:
 
 
 def curve_chart(runs: Sequence[tuple[str, Run]], curve: Curve) -> Chart:
-    """The curve in the training logs of the runs whose algorithm declares it; a name stands for each run."""
+    """The chart of a curve, from the logs of the runs whose algorithm declares it. Each run has a name."""
     own = [(name, run) for name, run in runs if any(c.metric == curve.metric for c in run.config.algorithm.card.curves)]
-    lines = [(metric, f"{name}, {of}" if of else name, run) for name, run in own for metric, of in _lines(curve)]
+    lines = [(metric, f"{name}, {part}" if part else name, run) for name, run in own for metric, part in _lines(curve)]
     series = [s for metric, label, run in lines if (s := _series(run, metric, label)) is not None]
-    band = "Mean over seeds; the band spans them." if any(s.low is not None for s in series) else ""
+    has_band = any(s.low is not None for s in series)
+    band = "Mean over seeds; the band reaches from the lowest to the highest." if has_band else ""
     return Chart(curve.title, "updates", curve.unit, series, curve.note or band)
 
 
@@ -125,7 +126,7 @@ def sub_tasks_of(run: Run, predicted: list[float] | None) -> SubTaskReturns:
 
 
 def scores_at_start(policy: LoadedPolicy, n_starts: int = 8) -> list[float]:
-    """f(s₀, β(s₀, z_n), z_n) for each sub-task, the mean over some initial states of the task."""
+    """f(s₀, β(s₀, z_n), z_n) for each sub-task: the mean over a few initial states of the task."""
     search = policy.search
     assert search is not None
     assert policy.origin.env is not None
@@ -137,7 +138,7 @@ def scores_at_start(policy: LoadedPolicy, n_starts: int = 8) -> list[float]:
 
 
 def _diagnostics(run: Run) -> list[Diagnostic]:
-    """The algorithm's own checks, seed by seed, of the last value of each metric in the log."""
+    """The algorithm's own checks of each seed, on the last value of each metric in the log."""
     latest: dict[str, Any] = {}
     for entry in run.metrics():
         latest |= entry
@@ -158,7 +159,7 @@ def _diagnostics(run: Run) -> list[Diagnostic]:
 
 
 def walks_of(run: Run) -> list[EmbeddingWalk]:
-    """One episode under each rule: the one that went worst in the evaluation, if there was any."""
+    """One episode under each rule. It starts like the worst episode of the last evaluation, if there is one."""
     assert run.config.data.env is not None
     make = env_maker(run.config.data.env)
     played = [e.results[0].returns for e in load_evaluations(run)]
@@ -202,7 +203,7 @@ def _points(plane: Plane, z: np.ndarray) -> list[tuple[float, float]]:
 
 
 def _maze(env: str | None) -> tuple[list[tuple[float, float, float, float]] | None, tuple[float, float] | None]:
-    """Walls and goal of our mazes, for a view from above."""
+    """Walls and goal of one of our mazes, seen from above; None for any other task."""
     maze = next((m for m in MAZES.values() if env_id(m.name) == env), None)
     if maze is None:
         return None, None
@@ -212,7 +213,7 @@ def _maze(env: str | None) -> tuple[list[tuple[float, float, float, float]] | No
 
 
 def _seen_from_above(row: float, column: float) -> tuple[float, float]:
-    """Rows run down the page."""
+    """A position in the drawing, where the rows of the maze go down."""
     return float(column), -float(row)
 
 
