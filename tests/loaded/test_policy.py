@@ -143,7 +143,7 @@ def test_the_rules_act_differently(drop_run: Run) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"rule": "bset"}, "rule is 'bset', none of 'first', 'best', 'grad', 'best-ada', 'grad-ada'"),
+        ({"rule": "bset"}, "rule is 'bset', not one of 'first', 'best', 'grad', 'best-ada', 'grad-ada'"),
         ({"region": "sphere"}, "region is 'sphere', none of"),
         ({"ascent_steps": -1}, "ascent_steps is -1: it must be at least 0"),
         ({"ascent_steps": 2.5}, "ascent_steps is 2.5, not a whole number"),
