@@ -28,9 +28,9 @@ def test_the_refusal_gives_the_algorithms_reason_and_comes_before_anything_is_wr
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(SystemExit) as end:
         main(["export", str(run.path), "--out", str(tmp_path / "policy"), "--onnx", str(tmp_path / "policy.onnx")])
-    said = capsys.readouterr()
-    assert (end.value.code, said.out) == (1, "")
-    assert said.err == (
+    printed = capsys.readouterr()
+    assert (end.value.code, printed.out) == (1, "")
+    assert printed.err == (
         f"drop: bc: its policy cannot be an ONNX file ({REASON}): save it as a folder for droprl with --out FOLDER\n"
     )
     assert sorted(tmp_path.rglob("*")) == before

@@ -104,7 +104,7 @@ def test_a_port_in_use_is_said_in_one_line(folder: Path) -> None:
         port = taken.getsockname()[1]
         code, _, err = drop("serve", folder, "--port", str(port), "--most-rows", "1")
     assert code == 1
-    assert f"127.0.0.1:{port}: cannot be listened on: choose another --port" in err
+    assert f"127.0.0.1:{port}: cannot listen there: choose another --port" in err
     assert "Traceback" not in err
 
 
@@ -139,7 +139,7 @@ def test_it_answers_and_on_sigterm_what_is_under_way_is_still_answered(
     np.testing.assert_allclose(json.loads(answered.read())["action"], action, atol=1e-5)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
-    assert "every request under way was answered" in out
+    assert "drained: every request was answered" in out
 
 
 def until_refused(port: int) -> None:
