@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test lint bench torture clean
+.PHONY: setup demo test lint docs bench torture clean
 
 setup: .venv/.ready
 
@@ -26,6 +26,15 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+docs: setup .venv-docs/.ready  ## the manual and the reference of the Python API as a site: build/site/index.html
+	$(BIN)/python docs/make_site.py
+
+.venv-docs/.ready: docs/requirements.txt
+	$(PYTHON) -m venv .venv-docs
+	.venv-docs/bin/pip install --quiet --upgrade pip
+	.venv-docs/bin/pip install --quiet --requirement docs/requirements.txt
+	touch $@
+
 bench: .venv-bench/.ready  ## every promised speed as a ratio inside one run, beside PyTorch and d3rlpy
 	.venv-bench/bin/python benchmarks/speed/bench.py
 
@@ -38,4 +47,4 @@ bench: .venv-bench/.ready  ## every promised speed as a ratio inside one run, be
 	touch $@
 
 clean:
-	rm -rf .venv .venv-bench demo runs .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-bench .venv-docs build demo runs .mypy_cache .ruff_cache .pytest_cache .hypothesis

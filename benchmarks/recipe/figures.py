@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
+import kept
 import numpy as np
 import summary
 from jobs import DATASETS, SEARCHED
@@ -243,7 +244,7 @@ FIGURES = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(FIGURES)} (default: all)")
-    parser.add_argument("--results", type=Path, default=summary.RESULTS, help="folder of the results")
+    parser.add_argument("--results", type=Path, default=kept.RESULTS, help="folder of the results")
     parser.add_argument("--out", type=Path, default=OUT)
     options = parser.parse_args()
     if unknown := set(options.names) - set(FIGURES):

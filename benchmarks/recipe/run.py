@@ -1,16 +1,18 @@
 """Run the recipe's experiments: `python benchmarks/recipe/run.py EXPERIMENT … --data FOLDER`.
 
-Jobs whose networks have the same shapes train and play as one. A result that exists is not made again.
+Jobs whose networks have the same shapes train and play as one. A result that exists is not made again. While it works
+each result is a file of its own; at the end `kept.py` packs them.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import kept
 
 if TYPE_CHECKING:
     from experiment import Job, Made
@@ -20,7 +22,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("experiments", nargs="+")
     parser.add_argument("--data", type=Path, required=True, help="folder with the datasets")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    parser.add_argument("--out", type=Path, default=kept.RESULTS)
     parser.add_argument("--workers", type=int, default=2, help="processes that step environments")
     parser.add_argument("--most", type=int, default=1000, help="jobs in a group at most")
     parser.add_argument("--only", default="", help="only jobs whose name has this regular expression")
@@ -35,10 +37,13 @@ def main() -> None:
     def say(text: str) -> None:
         print(f"{time.time() - began:5.0f} s  {text}", flush=True)
 
+    there = kept.load(options.out)
     groups: dict[str, list[tuple[Job, Made]]] = {}
     for job in (job for name in options.experiments for job in EXPERIMENTS[name]()):
-        there = all((options.data / f"{part}.hdf5").exists() for part in job.dataset.split("+") if "maze" not in part)
-        if not re.search(options.only, job.name) or not there or _is_whole(options.out / f"{job.name}.json", job):
+        files = [options.data / f"{part}.hdf5" for part in job.dataset.split("+") if "maze" not in part]
+        if not re.search(options.only, job.name) or not all(file.exists() for file in files):
+            continue
+        if _is_whole(there.get(job.name), job):
             continue
         made = prepare_job(job, options.data)
         key = repr((job.steps, job.seeds, job.episodes, job.checkpoints, job.plays, job.late))
@@ -50,17 +55,12 @@ def main() -> None:
         say(f"group: {', '.join(job.name for job in jobs)}")
         for results in run_group(jobs, made_ready, options.workers, say):
             for job, result in zip(jobs, results, strict=True):
-                _write(options.out / f"{job.name}.json", result)
+                kept.write(options.out, job.name, result)
+    kept.pack(options.out)
 
 
-def _is_whole(path: Path, job: Job) -> bool:
-    return path.exists() and set(json.loads(path.read_text())["plays"]) == set(job.plays)
-
-
-def _write(path: Path, result: dict[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.with_suffix(".tmp").write_text(json.dumps(result))
-    path.with_suffix(".tmp").rename(path)
+def _is_whole(result: dict[str, Any] | None, job: Job) -> bool:
+    return result is not None and set(result["plays"]) == set(job.plays)
 
 
 if __name__ == "__main__":

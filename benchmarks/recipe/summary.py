@@ -7,7 +7,6 @@ beat another. A run is one training seed, the mean over its episodes.
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import kept
 import numpy as np
 from rich.console import Console
 from rich.table import Table as RichTable
@@ -24,7 +24,6 @@ from droprl.errors import DropError
 from droprl.evaluation.statistics import Estimate, aggregate, probability_of_improvement, standard_error
 from droprl.report.svg import number
 
-RESULTS = Path(__file__).parent / "results"
 LATE = 6  # checkpoints: papers report the mean of so many last evaluations, which hides the luck of one
 GROUPS = ("medium-replay", "medium", "medium-expert", "random", "maze2d", "adroit")
 ADROIT = ("pen", "hammer", "door", "relocate")
@@ -54,7 +53,7 @@ class Played:
 
 @dataclass(frozen=True)
 class Result:
-    """One file: what one variant learned on one dataset, and what it earned."""
+    """What one variant learned on one dataset, and what it earned."""
 
     dataset: str
     variant: str
@@ -118,17 +117,16 @@ def label(variant: str, play: str) -> str:
     return variant if play == variant else f"{variant}/{play}"
 
 
-def load_experiment(name: str, results: Path = RESULTS) -> Experiment:
-    paths = sorted((results / name).glob("*/*.json"))
-    if not paths:
-        raise DropError(f"{results / name}: no results; make them with benchmarks/recipe/run.py {name}")
-    found = tuple(_load_result(path) for path in paths)
+def load_experiment(name: str, results: Path = kept.RESULTS) -> Experiment:
+    contents = [content for content in kept.load(results).values() if content["job"]["experiment"] == name]
+    if not contents:
+        raise DropError(f"{results}: no results of {name}; make them with benchmarks/recipe/run.py {name}")
+    found = tuple(map(_load_result, contents))
     datasets = sorted({r.dataset for r in found}, key=lambda d: (_place(group_of(d)), d))
     return Experiment(name, found, tuple(sorted({r.variant for r in found})), tuple(datasets))
 
 
-def _load_result(path: Path) -> Result:
-    content = json.loads(path.read_text(encoding="utf-8"))
+def _load_result(content: Mapping[str, Any]) -> Result:
     job = content["job"]
     n_seeds = job["seeds"]
     final = {**(content["curve"][-1] if content.get("curve") else {}), **content.get("measures", {})}
@@ -338,7 +336,7 @@ def _highest(methods: Mapping[str, Mapping[str, np.ndarray]], datasets: Sequence
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("experiment")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the results")
+    parser.add_argument("--results", type=Path, default=kept.RESULTS, help="folder of the results")
     parser.add_argument("--play", help="the variant/play to compare with the others (default: the highest IQM)")
     parser.add_argument("--variants", nargs="+", help="only these, in this order (default: all)")
     parser.add_argument("--datasets", default="", help="only those whose name has this regular expression")

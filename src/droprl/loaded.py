@@ -82,9 +82,9 @@ class LoadedPolicy:
     def act(self, observation: np.ndarray, reward: float | np.ndarray | None = None) -> np.ndarray:
         """The action at an observation (observation_size,), or one for each row of (n, observation_size).
 
-        `reward` is what the action before it earned, a number or one for each row. Only a policy with a target return
-        (dt) makes use of it: without it the return that is still to come stays what it was. At the first action of an
-        episode there is nothing it could belong to, and it is ignored.
+        `reward` is what the previous action earned: a number, or one for each row. Only a policy with a target return
+        (dt) uses it. Without it, the return that is still to come stays the same. At the first action of an episode it
+        is ignored.
         """
         try:
             with np.errstate(over="ignore"):
@@ -137,9 +137,9 @@ class LoadedPolicy:
         return Trust(*(None if value is None else value[0].item() for value in found))
 
     def trust_after(self, carry: Carry, observations: np.ndarray) -> Trust:
-        """The same for callers that keep the memory themselves: that after `step`, and the observations it was given.
+        """The same for callers that keep the memory themselves.
 
-        It is a call of its own: who does not ask does not pay.
+        `carry` is the memory after `step`, `observations` is what `step` was given.
         """
         given = jnp.asarray(observations, jnp.float32)
         return jax.tree.map(np.asarray, _trust(self.policy, self.scaling, self.support, carry, given))
@@ -270,7 +270,7 @@ def load_policy(
     step: int | None = None,
     **adaptation: Any,
 ) -> LoadedPolicy:
-    """The policy in a policy folder, or of a run directory (by default its first seed and last checkpoint's step).
+    """The policy in a policy folder, or of a run directory (by default its first seed and last checkpoint).
 
     Keywords such as `rule="best-ada"` or `ascent_steps=10` change how z is inferred; see `Adaptation`.
     """

@@ -15,7 +15,7 @@ import pytest
 from helpers.played import BC, DROP, bench_at, write_played
 from helpers.training import learnable_dataset, save_npz
 
-from droprl.bench import Bench, load_bench, run_suite
+from droprl.bench import Bench, load_bench, load_suite, run_suite
 from droprl.bench.cells import Cell, cells_of, is_done, run_cell, state_of
 from droprl.bench.figure import suite_figure
 from droprl.bench.runner import missing_cells
@@ -25,8 +25,6 @@ from droprl.errors import DropError
 from droprl.files.seals import sealed
 from droprl.files.storage import write_bytes, write_json
 from droprl.train.config import DataConfig, RunConfig, run_config_to_dict
-
-PAPER = Path(__file__).parents[2] / "benchmarks" / "paper"
 
 
 def as_played(bench: Bench, task: str, method: Method) -> None:
@@ -180,7 +178,14 @@ def test_results_that_the_suite_no_longer_asks_for_stay(copy: Bench) -> None:
 
 def test_drawing_takes_the_folders_own_suite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The folder's own suite has 5,000 updates, the ready-made one 12,000."""
-    out = shutil.copytree(PAPER / "ablation-cloning", tmp_path / "out")
+    out = tmp_path / "out"
+    ready = load_suite("ablation-cloning")
+    made = Bench(ready.changed(steps=5_000, seeds=2, tasks=ready.tasks[:1]), out)
+    for method in made.suite.methods:
+        write_config(made, made.suite.tasks[0], method)
+        log = [json.dumps({"step": step, "clone_loss": [1.0 / step, 2.0 / step]}) for step in range(500, 5_001, 500)]
+        (made.run_path(made.suite.tasks[0], method) / "metrics.jsonl").write_text("\n".join(log), encoding="utf-8")
+    made.write_suite()
     main(["bench", "ablation-cloning", "--out", str(out), "--draw"])
     drawn = (out / "figure.svg").read_text(encoding="utf-8")
     assert ">5k<" in drawn

@@ -18,6 +18,7 @@ from helpers.training import TINY_BC, drop, learnable_dataset, save_npz
 
 from droprl import load_policy
 from droprl.adapt import RULES
+from droprl.algorithms import ALGORITHMS
 from droprl.cli import main
 from droprl.data import load_dataset
 from droprl.train import Run
@@ -270,7 +271,7 @@ def test_a_half_written_evaluation_is_not_read_and_a_damaged_one_is_named(
         ("data info nothing.hdf5", "nothing.hdf5: no such file"),
         ("data info", "Missing from drop data info: SOURCE"),
         ("train", "Missing from drop train: SOURCE"),
-        ("train nothing.npz --algo dorp", "--algo dorp: choose one of bc, fbc, coms, drop-cvae, ddrop, drop, dt, onestep, rvs"),
+        ("train nothing.npz --algo dorp", f"--algo dorp: choose one of {', '.join(ALGORITHMS)}"),
         ("train nothing.npz --algo=dorp", "--algo dorp: choose one of"),
         ("train nothing.npz --preset large", "--preset large: choose one of paper, small"),
         ("train nothing.npz --algo", "Missing value for argument '--algo'"),

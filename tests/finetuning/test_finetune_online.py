@@ -94,7 +94,7 @@ def test_the_label_is_the_sub_task_whose_embedding_acted(prepared: tuple[DROP, P
     origin = Origin("learnable", None, None, 0, 0)
     policy = LoadedPolicy(acting, algorithm, data.spec, data.scaling, origin, "").adapted(rule="best-ada")
     played = play_episode(policy, Makes(lengths=12)(), 3, 100, None, 0.0)
-    inside: Any = policy.policy
+    inside: Any = policy.search
     expected = jax.jit(jax.vmap(inside.infer))(data.scaling.observations_in(played.observations)).start
     np.testing.assert_array_equal(played.sub_tasks, expected)
     assert len(set(played.sub_tasks)) > 1

@@ -36,31 +36,31 @@ class Adaptation:
     ascent_steps: int = 5
     """K, the number of gradient-ascent steps of grad and grad-ada; 100 in the paper, which earned no more."""
     step_size: float = 0.1
-    """What the gradient is multiplied by in an ascent step; with normalized steps, their length."""
+    """The gradient is multiplied by this in an ascent step. With normalized steps it is their length."""
     step_rule: Literal["plain", "normalized"] = "plain"
     """plain adds step_size · ∇f (equation 9); normalized makes every step exactly step_size long."""
     region: Literal["trust", "box", "none"] = "trust"
     """Where z may go: within trust_radius of the embedding it started from, inside the box of all z_n, or anywhere."""
     trust_radius: float = 0.25
-    """|z − z_n| at most. Whitened embeddings have a standard deviation of 1."""
+    """The largest |z − z_n| that the region trust allows. Whitened embeddings have a standard deviation of 1."""
     starts: int | None = 5
-    """Ascend only from this many embeddings, those with the highest score; None is all N, as in the paper."""
+    """Ascend only from this many embeddings, those with the highest scores. None: from all N, as in the paper."""
     halve_every: int | None = None
-    """Successive halving: after every so many ascent steps the better half of the starts goes on. None: all go on."""
+    """Successive halving: after every so many ascent steps only the better half of the starts goes on. None: all do."""
     tolerance: float = 0.0
-    """Stop ascending once no start rises by more than this in a step. 0 takes all K steps."""
+    """Stop the ascent when no start rises by more than this in one step. 0: take all K steps."""
     warm_start: bool = False
     """Let grad-ada also ascend from the z* of the episode's last inference."""
     reinference_interval: int = 1
     """m of DROP(m): best-ada and grad-ada infer z anew every m steps."""
     guard: bool = False
-    """Go by the last believable observation where one is a fault, and by a sub-task's own z where ascent left it."""
+    """If an observation is a fault, act by the last believable one. If ascent left all sub-tasks, use one's own z."""
     guard_margin: float = 1.5
-    """An observation is a fault that lies so many times as far from the data as 99.9 % of the data's own states."""
+    """An observation is a fault if it lies this many times as far from the data as 99.9 % of the data's own states."""
     guard_patience: int = 10
-    """Go by an earlier observation for so many steps in a row at most: a fault that lasts is not waited out."""
+    """Act by an earlier observation for at most this many steps in a row: a longer fault is not waited out."""
     guard_fallback: GuardFallback = "start"
-    """Where a z goes that ascent led away from every sub-task: to the z_n that it started from, or to the nearest."""
+    """Which z to use if ascent left all sub-tasks: the z_n that it started from, or the nearest."""
 
     def __post_init__(self) -> None:
         require(self, "at least 0", "ascent_steps", "tolerance", "guard_patience")

@@ -75,7 +75,7 @@ class BC:
     average_rate: float = 0.005
     """How fast the averaged policy follows the trained one; 1 acts with the last weights."""
     batch_size: int = 1024
-    """Steps of the data an update."""
+    """Steps of the data in one update."""
 
     def __post_init__(self) -> None:
         require(self, "at least 1", "width", "batch_size")

@@ -66,7 +66,7 @@ class Designs(NamedTuple):
 
 @dataclass(frozen=True)
 class COMs:
-    """Conservative objective models over policy weights: clone, score the clones, ascend from the best of them."""
+    """Conservative objective models over policy weights: clone policies, score them, ascend from the best one."""
 
     name: ClassVar[str] = "coms"
     card: ClassVar[Card] = Card(
@@ -78,8 +78,8 @@ class COMs:
     adaptation: ClassVar[None] = None
 
     n_policies: int | None = None
-    """N: policies that are cloned, one for each group of trajectories with similar returns. None: 32, as many as COMs
-    has designs in a batch, or one a trajectory if there are fewer."""
+    """N: how many policies are cloned, one for each group of trajectories with similar returns. None: 32, as many as
+    COMs has designs in a batch; with fewer trajectories, one policy for each of them."""
     width: int = 64
     """Units of each of a policy's two hidden layers, as in DROP's appendix."""
     score_width: int = 2048
@@ -89,11 +89,11 @@ class COMs:
     ascent_steps: int = 200
     """Gradient steps on θ at test time, as in DROP's appendix (COMs: 50)."""
     adversarial_steps: int = 50
-    """Gradient steps from each design to the adversarial one that f is kept low on."""
+    """Gradient steps from each design to its adversarial design. f is kept low on that one."""
     step_size: float = 0.05
-    """Of all these steps, times √dim(θ), on weights of zero mean and unit variance."""
+    """Size of all these steps. It is multiplied by √dim(θ); the weights have zero mean and unit variance."""
     threshold: float = 0.5
-    """By how much adversarial designs may out-score those they came from, in standard deviations of the N returns."""
+    """How much higher an adversarial design may score than its origin, in standard deviations of the N returns."""
     multiplier_start: float = 1.0
     """α, the weight of that constraint, at the start."""
     multiplier_rate: float = 0.01
@@ -103,13 +103,13 @@ class COMs:
     normalize_observations: bool = True
     """Shift and scale observations to zero mean and unit variance."""
     learning_rate: float = 1e-3
-    """Adam's learning rate of the cloned policies, which COMs does not have: that of BC."""
+    """Adam's learning rate of the cloned policies: that of BC, as COMs has none."""
     average_rate: float = 0.005
     """How fast the averaged policies follow the trained ones."""
     score_learning_rate: float = 3e-4
     """Adam's learning rate of f."""
     batch_size: int = 1024
-    """Steps of the data an update, divided among the policies."""
+    """Steps of the data in one update, divided among the policies."""
 
     def __post_init__(self) -> None:
         require(self, "at least 1", "n_policies", "width", "score_width", "batch_size")

@@ -66,7 +66,7 @@ class CVAEState(NamedTuple):
 
 @dataclass(frozen=True)
 class DropCVAE:
-    """DROP with the latents of a CVAE for embeddings: no decomposition into sub-tasks."""
+    """DROP + CVAE: the latents of a CVAE take the place of the embeddings. There are no sub-tasks."""
 
     name: ClassVar[str] = "drop-cvae"
     card: ClassVar[Card] = Card(
@@ -76,15 +76,15 @@ class DropCVAE:
     )
 
     encoder: Literal["state-action", "state"] = "state-action"
-    """What φ sees of a step. The paper writes φ(z|s), but of the action such a z can say nothing that s does not: the
-    KL term empties it and z steers nothing. PLAS and LAPO, which the paper follows here, encode state and action."""
+    """What φ sees of a step. The paper writes φ(z|s). But then z says nothing about the action that s does not say: the
+    KL term empties z, and z steers nothing. PLAS and LAPO, which the paper follows here, encode state and action."""
     embedding_size: int = 5
     """dim(z)."""
     kl_weight: float = 0.05
-    """What the KL term is multiplied by. With a gaussian head 1 is equation 10; a deterministic one has no variance of
-    its own, and this weight stands for it: the σ² of actions, which lie in [-1, 1], that z need not explain."""
+    """The weight of the KL term. With a gaussian head, 1 is equation 10. A deterministic head has no variance of its
+    own, and this weight stands for it: the σ² of the actions (in [-1, 1]) that z need not explain."""
     n_latents: int = 64
-    """How many latents of the data are kept for test time, where they are what adaptation starts from."""
+    """How many latents of the data are kept. At test time adaptation starts from them."""
 
     width: int = 512
     """Units of each hidden layer of Enc_0 … Enc_4, Enc_0 being φ."""
@@ -106,7 +106,7 @@ class DropCVAE:
     td_steps: int = 20
     """Rewards summed before bootstrapping. 1 is the paper's equation 11, which converges far more slowly."""
     td_lambda: float | None = None
-    """λ of TD(λ) instead of td_steps."""
+    """λ of TD(λ). None: td_steps instead."""
     scale_rewards: bool = True
     """Divide rewards by the standard deviation of discounted returns, so that scores have unit spread on any task."""
     normalize_observations: bool = True
@@ -116,21 +116,21 @@ class DropCVAE:
 
     constraint: Constraint = "lagrangian"
     """The conservative constraint of equation 11, on the mean gap; hinge penalises every state's own violation,
-    squared, with the weight multiplier_max; none ablates it."""
+    squared, with the weight multiplier_max; none leaves it out."""
     threshold: float = 2.0
-    """η: by how much unseen embeddings may out-score the latents of the data; with scaled rewards, in standard
-    deviations of the discounted returns."""
+    """η: how much higher unseen embeddings may score than the latents of the data. With scaled rewards the unit is the
+    standard deviation of the discounted returns."""
     multiplier_start: float = 0.0
     """λ at the start."""
     multiplier_rate: float = 1e-2
     """Step size of the dual ascent on λ; projected to [0, multiplier_max]."""
     multiplier_max: float = 1.0
-    """The cap on λ: the constraint is linear in f and unbounded, so that an uncapped λ runs away."""
+    """The cap on λ: the constraint is linear in f and unbounded, so an uncapped λ runs away."""
 
     learning_rate: float = 1e-3
     """Adam's learning rate, the same for all networks."""
     batch_size: int = 1024
-    """Steps of the data an update."""
+    """Steps of the data in one update."""
     adaptation: Adaptation = field(default_factory=Adaptation)
     """How z* is found at test time; the rule first takes the prior's mean, z = 0."""
 

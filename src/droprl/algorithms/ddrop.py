@@ -39,7 +39,7 @@ class Distillation(NamedTuple):
 
 @dataclass(frozen=True)
 class DDROP(DROP):
-    """Distilled DROP: what adaptation finds at the states of the data, learned by a policy that adapts no more."""
+    """Distilled DROP: one policy learns what adaptation finds at the states of the data, and does not search."""
 
     name: ClassVar[str] = "ddrop"
     card: ClassVar[Card] = Card(
@@ -51,10 +51,10 @@ class DDROP(DROP):
     sample_actions: ClassVar[bool] = False  # type: ignore[misc]  # and the student is deterministic
 
     outer: Adaptation = field(default_factory=Adaptation)
-    """How z*(s) is found at states of the data, each by itself: reinference_interval means nothing here."""
+    """How z*(s) is found at states of the data, at each by itself: reinference_interval has no effect."""
     distilled_share: float = 0.125
-    """The part of a batch whose states the student learns from. A search costs as much as tens of cloned steps: with
-    the default it takes about as long as the rest of the update."""
+    """The part of a batch whose states the student learns from. A search costs as much as tens of cloned steps. With
+    the default, the search takes about as long as the rest of the update."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -81,7 +81,7 @@ class DropState(NamedTuple):
 
 @dataclass(frozen=True)
 class DROP:
-    """Design from Policies: sub-tasks by return, one embedding each, and a conservative score model over them."""
+    """Design from Policies: sub-tasks by return, one embedding for each, and a conservative score model over them."""
 
     name: ClassVar[str] = "drop"
     card: ClassVar[Card] = Card(
@@ -92,29 +92,30 @@ class DROP:
     )
 
     decomposition: Literal["rank", "quantization", "random", "behavior"] = "rank"
-    """How trajectories are cut into sub-tasks: the paper's Rank, Quantization or Random, or by how they act."""
+    """How trajectories are cut into sub-tasks: the paper's Rank, Quantization or Random; behavior groups
+    them by how they act."""
     n_sub_tasks: int | None = None
     """N. None: 10, or what `sub_task_sizes` says."""
     trajectories_per_sub_task: int | None = None
-    """M. None: as many as there are for each of the N."""
+    """M. None: all trajectories divided by N, or what `sub_task_sizes` says."""
     embedding_size: int | None = None
     """dim(z). None: 5, as throughout the paper's table."""
     sub_task_sizes: Literal["equal", "paper"] = "equal"
     """equal: the same N for any data, and all trajectories; paper: its table of N and M, tuned to each dataset."""
     decomposition_seed: int = 0
-    """For the rules that draw; the same for every training seed."""
+    """The seed of the rules that draw at random; the same for every training seed."""
 
     width: int = 512
     """Units of each hidden layer of Enc_0 … Enc_4."""
     depths: tuple[int, int, int, int, int] = (2, 2, 3, 2, 3)
     """Hidden layers of Enc_0 … Enc_4."""
     embedding_space: EmbeddingSpace = "whitened"
-    """whitened: zero mean and unit variance of the z_n per dimension, cannot collapse; tanh: bounded by (-1, 1)."""
+    """whitened: zero mean and unit variance of the z_n in each dimension, cannot collapse; tanh: within (-1, 1)."""
     td_into_embedding: bool = False
-    """The paper trains φ by the TD loss too; at its scale that collapses the embeddings."""
+    """Train φ by the TD loss too, as the paper does. On raw rewards the embeddings then collapse."""
     conditioning: Conditioning = "bilinear"
-    """How z enters β: concatenated to the state's encoding, as in the paper; bilinear adds all products of the two, so
-    that a sub-task's policy is nearly as good as one cloned alone."""
+    """How z enters β: concatenated to the state's encoding, as in the paper; bilinear adds all products of the two.
+    With them a sub-task's policy is nearly as good as one that is cloned alone."""
     head: PolicyHead = "deterministic"
     """deterministic clones by squared error; gaussian learns a standard deviation as well."""
     sample_actions: bool = False
@@ -122,7 +123,7 @@ class DROP:
     score_models: int = 1
     """Score models; with several, the lowest score counts at test time."""
     score_smoothing: float = 0.0
-    """Standard deviation of the noise on the z that f learns from: sub-tasks that behave alike share their luck."""
+    """Standard deviation of the noise on the z that f learns from: sub-tasks that act alike then share their luck."""
     policy_smoothing: float = 0.0
     """Standard deviation of the noise on the z that β learns from."""
     score_layer_norm: bool = True
@@ -133,38 +134,38 @@ class DROP:
     td_steps: int = 20
     """Rewards summed before bootstrapping. 1 is the paper's equation 8, which converges far more slowly."""
     td_lambda: float | None = None
-    """λ of TD(λ) instead of td_steps."""
+    """λ of TD(λ). None: td_steps instead."""
     scale_rewards: bool = True
     """Divide rewards by the standard deviation of discounted returns, so that scores have unit spread on any task."""
     normalize_observations: bool = True
     """Shift and scale observations to zero mean and unit variance."""
     target_rate: float = 0.005
-    """υ: how fast the averaged networks follow. The paper averages f alone, for its targets; here β and φ are averaged
-    too, because the return of a cloned policy jumps from update to update and that of its average does not."""
+    """υ: how fast the averaged networks follow. The paper averages f alone, for its targets. Here β and φ are averaged
+    too: the return of a cloned policy jumps from update to update, and the return of its average does not."""
 
     constraint: Constraint = "lagrangian"
     """The conservative constraint of equation 8, on the mean gap; hinge penalises every state's own violation, squared,
-    with the weight multiplier_max; none ablates it (the paper's "w/o Reg")."""
+    with the weight multiplier_max; none leaves it out (the paper's "w/o Reg")."""
     constraint_share: float = 0.25
-    """Share of the batch on which the gap is measured: λ needs a mean, not every step. Where λ stays 0 nothing else
-    changes."""
+    """Share of the batch on which the gap is measured: λ needs a mean, not every step. While λ is 0, this changes
+    nothing else."""
     threshold: float = 2.0
-    """η: by how much unseen embeddings may out-score those of the sub-tasks; with scaled rewards, in standard
-    deviations of the discounted returns."""
+    """η: how much higher unseen embeddings may score than those of the sub-tasks. With scaled rewards the unit is the
+    standard deviation of the discounted returns."""
     multiplier_start: float = 0.0
     """λ at the start."""
     multiplier_rate: float = 1e-2
     """Step size of the dual ascent on λ; projected to [0, multiplier_max]."""
     multiplier_max: float = 1.0
-    """The cap on λ: the constraint is linear in f and unbounded, so that an uncapped λ runs away."""
+    """The cap on λ: the constraint is linear in f and unbounded, so an uncapped λ runs away."""
 
     precision: Precision = "float32"
-    """Of products while training; bfloat16 is up to twice as fast on a GPU (slower on a CPU) and rounds weights and
+    """Of products in training. bfloat16 is up to twice as fast on a GPU (slower on a CPU), and rounds weights and
     activations to three digits. What is learned, saved and played stays float32."""
     learning_rate: float = 1e-3
     """Adam's learning rate, the same for all networks."""
     batch_size: int = 1024
-    """Steps of the data an update."""
+    """Steps of the data in one update."""
     adaptation: Adaptation = field(default_factory=Adaptation)
     """How z* is found at test time."""
 

@@ -242,29 +242,32 @@ class DTState(NamedTuple):
 
 @dataclass(frozen=True)
 class DT:
-    """Decision Transformer: actions given the past and the return still to come; acts with its last weights."""
+    """Decision Transformer: predicts actions from the past and from the return still to come.
+
+    It acts with its last weights, not with averages of them.
+    """
 
     name: ClassVar[str] = "dt"
     card: ClassVar[Card] = Card(curves=(CLONE_LOSS, WRONG_RETURN), falls=("clone_loss",), clones=True)
     adaptation: ClassVar[None] = None
 
     target_return: float | None = None
-    """The return to aim for at test time, in the task's own units. None: the highest of the data's trajectories (the
-    original picks two by hand for each task, about an expert's return and half of it)."""
+    """The return to aim for at test time, in the task's own units. None: the highest return in the data. (The original
+    picks two by hand for each task: about an expert's return, and half of it.)"""
     return_scale: float | None = None
     """Returns-to-go are divided by it. None: their standard deviation over the steps of the data (the original: 1000
     for all locomotion)."""
     context: int = 20
-    """K: steps that are looked back on, the present one included."""
+    """K: how many steps the transformer sees, the present one included."""
     longest_episode: int | None = None
-    """Steps of an episode that have an embedding of their own; later ones share the last. None: as many as the longest
-    of the data, at most 10,000 (the original: 1000)."""
+    """How many steps of an episode have an embedding of their own; all later steps share the last one. None: as many as
+    the longest episode of the data has, at most 10,000 (the original: 1000)."""
     width: int = 128
     """Size of a token; the MLPs are four times as wide."""
     depth: int = 3
     """Transformer blocks."""
     heads: int = 1
-    """Attention heads, which divide the width."""
+    """Attention heads; the width must be a multiple of them."""
     dropout: float = 0.1
     """The share of activations dropped in training: embeddings, attention, and what each block adds."""
     normalize_observations: bool = True
@@ -274,11 +277,11 @@ class DT:
     warmup_steps: int = 10_000
     """Updates over which the learning rate rises from zero, linearly (10⁴ in the code, 10⁵ in the paper's table)."""
     weight_decay: float = 1e-4
-    """AdamW's, on every weight."""
+    """AdamW's weight decay, on every weight."""
     gradient_clip: float = 0.25
     """The largest norm of a gradient, over all weights."""
     batch_size: int = 64
-    """Windows of K steps an update."""
+    """Windows of K steps in one update."""
 
     def __post_init__(self) -> None:
         require(self, "at least 1", "context", "longest_episode", "width", "heads", "warmup_steps", "batch_size")

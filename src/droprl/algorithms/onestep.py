@@ -60,7 +60,7 @@ class OnestepState(NamedTuple):
 
 @dataclass(frozen=True)
 class Onestep:
-    """One step of policy improvement: the best policy near the behaviour, by the behaviour's own Q."""
+    """One step of policy improvement: the best policy near the behaviour policy, judged by the behaviour's own Q."""
 
     name: ClassVar[str] = "onestep"
     card: ClassVar[Card] = Card(
@@ -72,13 +72,13 @@ class Onestep:
     """reverse-kl ascends Q at the policy's own actions, less its divergence from β; exponential imitates the
     data's actions, weighted by the exponential of their advantage."""
     kl_weight: float = 0.03
-    """α of reverse-kl: Q(s, a ~ π) − α · KL(π ‖ β). In the unit of Q, standard deviations of the discounted returns
-    where rewards are scaled. The authors have it in raw rewards (released: 1). A guess from a look at two datasets with
-    one seed each: 0.1 hardly moved the policy, 0.01 earned more on one of them; 0.003, tried on the other, left
+    """α of reverse-kl: Q(s, a ~ π) − α · KL(π ‖ β). Its unit is that of Q: with scaled rewards, standard deviations of
+    the discounted returns. The authors have it in raw rewards (released: 1). The default is a guess from two datasets
+    with one seed each: 0.1 hardly moved the policy; 0.01 earned more on one of them; 0.003 was tried on the other, left
     the data and earned little."""
     temperature: float = 0.1
-    """τ of exponential: an action's weight is exp(A / τ), in the unit of Q as well. The authors multiply by an inverse,
-    in raw rewards (released: 0.01). Guessed likewise: 0.03 earned more on one of them, far less on the other."""
+    """τ of exponential: the weight of an action is exp(A / τ). Its unit is that of Q as well. The authors multiply by
+    an inverse, in raw rewards (released: 0.01). A guess too: 0.03 earned more on one of them, far less on the other."""
     weight_max: float = 100.0
     """The cap on those weights."""
     value_samples: int = 10
@@ -87,7 +87,7 @@ class Onestep:
     width: int = 1024
     """Units of each hidden layer of β, Q and π."""
     depth: int = 2
-    """Their hidden layers."""
+    """Hidden layers of each."""
     score_models: int = 1
     """Q networks; with several, the lowest counts."""
     score_layer_norm: bool = True
@@ -98,8 +98,8 @@ class Onestep:
     discount: float = 0.99
     """γ."""
     td_steps: int = 20
-    """Rewards summed before bootstrapping. The authors take 1, which needs their 2·10⁶ updates; several steps bring in
-    no other policy, because Q is the value of the one that took them."""
+    """Rewards summed before bootstrapping. The authors take 1, which needs their 2·10⁶ updates. Several steps bring in
+    no other policy: Q is the value of the policy that took them."""
     scale_rewards: bool = True
     """Divide rewards by the standard deviation of discounted returns, so that α and τ mean the same on any task. The
     authors do not."""
@@ -111,7 +111,7 @@ class Onestep:
     learning_rate: float = 1e-4
     """Adam's learning rate, the same for all networks."""
     batch_size: int = 512
-    """Steps of the data an update."""
+    """Steps of the data in one update."""
 
     def __post_init__(self) -> None:
         require(self, "at least 1", "width", "value_samples", "td_steps", "batch_size")

@@ -49,15 +49,15 @@ POOR = 0.1  # the quantile of the outcomes that stands for a poor target in the 
 
 @dataclass(frozen=True)
 class RvS:
-    """Return-conditioned cloning (RvS-R): act as the steps did that were followed by this much reward."""
+    """Return-conditioned cloning (RvS-R): act like the steps of the data that were followed by as much reward."""
 
     name: ClassVar[str] = "rvs"
     card: ClassVar[Card] = Card(curves=(CLONE_LOSS, WRONG_OUTCOME, TARGET_REACTION), falls=("clone_loss",), clones=True)
     adaptation: ClassVar[None] = None
 
     target_return: float | None = None
-    """The return of a whole episode that is asked for, in the task's own units; training does not depend on it. None:
-    the highest return of a trajectory in the data. The authors choose by hand, from fractions of an expert's return."""
+    """The return of a whole episode to ask for, in the task's own units; training does not depend on it. None: the
+    highest return of a trajectory in the data. The authors choose by hand, from fractions of an expert's return."""
     horizon: int | None = None
     """H: the steps of a whole episode. None: those of the longest trajectory, as the authors take it. An episode that
     ended in a terminal earned nothing in the rest of H; one that timed out earlier is averaged over its own steps."""
@@ -70,10 +70,10 @@ class RvS:
     width: int = 1024
     """Units of each hidden layer."""
     state_depth: int = 1
-    """Hidden layers before ω enters. The authors have two hidden layers and concatenate ω to the state; here it is
-    concatenated to the first layer's output, as z is in DROP's policy, whose network this is."""
+    """Hidden layers before ω enters. The authors have two hidden layers and concatenate ω to the state. Here ω is
+    concatenated to the output of the first layer: this is the network of DROP's policy, where z enters there."""
     action_depth: int = 1
-    """Hidden layers behind it."""
+    """Hidden layers after ω has entered."""
     conditioning: Conditioning = "concatenate"
     """How ω enters: concatenated to the state's encoding; bilinear adds all products of the two."""
     head: PolicyHead = "gaussian"
@@ -89,7 +89,7 @@ class RvS:
     """How fast the averaged policy follows the trained one, here as in bc; 1 acts with the last weights, as the authors
     do."""
     batch_size: int = 16384
-    """Steps of the data an update."""
+    """Steps of the data in one update."""
 
     def __post_init__(self) -> None:
         require(self, "at least 1", "horizon", "width", "batch_size")

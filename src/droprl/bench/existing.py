@@ -11,7 +11,6 @@ from droprl.bench.results import Bench, load_bench
 from droprl.bench.suite import Method, Suite, file_name
 from droprl.errors import DropError
 from droprl.files.settings import differences
-from droprl.train import Run
 
 SIZES = ("steps", "seeds", "episodes", "protocol")  # fields of a suite that are the same for everything in its folder
 
@@ -25,8 +24,7 @@ def with_kept(bench: Bench) -> Bench:
     tasks = {*asked.tasks, *(t for t in of.tasks if any(has_results(kept, t, m) for m in of.methods))}
     methods = {m.name: m for m in of.methods if any(has_results(kept, t, m) for t in of.tasks)}
     methods |= {m.name: m for m in asked.methods}
-    played = {path.stem for path in bench.out.glob("plays/*/*/*.json")}
-    plays = {p: given for p, given in of.plays.items() if file_name(p) in played}
+    plays = {p: given for p, given in of.plays.items() if f"{file_name(p)}.json" in _played(bench)}
     suite = asked.changed(
         tasks=tuple(t for t in _in_order(bench.suite.tasks, of.tasks) if t in tasks),
         methods=tuple(methods[name] for name in _in_order(_names(bench.suite), _names(of)) if name in methods),
@@ -61,8 +59,14 @@ def refuse_other_settings(bench: Bench) -> None:
 
 
 def has_results(bench: Bench, task: str, method: Method) -> bool:
-    played = bench.play_path(task, method, "").parent
-    return bench.run_path(task, method).is_dir() or any(played.glob("*.json"))
+    run, played = bench.run_path(task, method), bench.play_path(task, method, "").parent
+    return run.is_dir() or bool(bench.files(run) or bench.files(played))
+
+
+def _played(bench: Bench) -> set[str]:
+    """The names of all files of plays, whatever task and method they are of."""
+    tasks = [bench.out / "plays" / name for name in bench.folders(bench.out / "plays")]
+    return {name for task in tasks for method in bench.folders(task) for name in bench.files(task / method)}
 
 
 def _has_any(bench: Bench, outside: Suite | None = None) -> bool:
@@ -74,13 +78,11 @@ def _has_any(bench: Bench, outside: Suite | None = None) -> bool:
 def _other_settings(bench: Bench, task: str, method: Method, kept: Bench | None) -> list[str]:
     """The settings that differ, as `name found → asked`. Found are those of the run, or without it of suite.json."""
     asked = algorithm_to_dict(method.algorithm(bench.preset, bench.suite.name))
-    path = bench.run_path(task, method)
-    if (path / "config.json").exists():
-        run = Run(path).config
-        found = {"steps": run.steps, "seeds": len(run.seeds)}
+    if (run := bench.run(task, method)) is not None:
+        found = {"steps": run.config.steps, "seeds": len(run.config.seeds)}
         odd = differences(found, {"steps": bench.suite.steps_of(method), "seeds": bench.suite.seeds})
-        may_lower = run.algorithm.card.may_lower
-        return _differences(algorithm_to_dict(run.algorithm), asked, may_lower) + odd
+        may_lower = run.config.algorithm.card.may_lower
+        return _differences(algorithm_to_dict(run.config.algorithm), asked, may_lower) + odd
     before = None if kept is None else next((m for m in kept.suite.methods if m.name == method.name), None)
     if kept is None or before is None or not has_results(bench, task, method):
         return []

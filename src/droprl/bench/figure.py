@@ -28,7 +28,6 @@ from droprl.report.figure import (
     panels,
     place_axis,
 )
-from droprl.train import Run
 
 HEIGHT = 232.0
 SCORE = f"Score, {WHEN[1]}"
@@ -94,8 +93,8 @@ def _training(bench: Bench) -> Drawing:
 
 def _logged(bench: Bench, task: str, method: Method, metric: str, steps: Sequence[int]) -> dict[int, np.ndarray]:
     """For each step the metric of every seed, from the last log entry up to it. Nothing beyond the end of the log."""
-    path = bench.run_path(task, method)
-    log = [entry for entry in Run(path).metrics() if metric in entry] if (path / "config.json").exists() else []
+    run = bench.run(task, method)
+    log = [] if run is None else [entry for entry in run.metrics() if metric in entry]
     found = {}
     for i, step in enumerate(steps):
         earlier = [entry for entry in log if entry["step"] <= step]

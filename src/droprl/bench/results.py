@@ -2,28 +2,41 @@
 
 OUT/runs/TASK/METHOD are run directories like any other; OUT/plays/TASK/METHOD/PLAY.json is one evaluation each;
 OUT/costs/TASK/METHOD.json says what training took, OUT/data/TASK/METHOD.json from which data (droprl.bench.task_data);
-OUT/episodes.csv has every episode in one tidy table; OUT/suite.json is the suite as it was run, with its data.
+OUT/episodes.csv has every episode in one tidy table; OUT/suite.json is the suite as it was run, with its data. Of a
+packed folder (droprl.bench.packed) all this is read from the few files that it has.
 """
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
+from droprl.bench.packed import EPISODES, LOG, SUITE, TABLES, is_packed, packed_files, write_suite_json
 from droprl.bench.suite import Method, Suite, file_name, suite_from_json
 from droprl.errors import DropError
 from droprl.files.seals import read_json
-from droprl.files.storage import write_bytes, write_json
+from droprl.files.storage import write_bytes
+from droprl.train import Run
 from droprl.train.checkpoints import KEEP
+from droprl.train.config import RunConfig, run_config_from_dict
 
-COLUMNS = ("task", "method", "play", "seed", "step", "episode", "return", "score", "length")
+EPISODE = "episode.json"  # one played episode of one run, for the page
 WHEN = {1: "last checkpoint", KEEP: f"mean of the last {KEEP} checkpoints"}  # what a score may be of; never the best
+
+
+@dataclass(frozen=True)
+class KeptRun:
+    """What a packed folder keeps of a run: its settings and its log."""
+
+    config: RunConfig
+    log: list[dict[str, Any]]
+
+    def metrics(self) -> list[dict[str, Any]]:
+        return self.log
 
 
 @dataclass(frozen=True)
@@ -57,8 +70,7 @@ class Bench:
 
     def evaluation(self, task: str, method: Method, play: str) -> dict[str, Any] | None:
         """The evaluation as it was written; None if it is not played yet."""
-        path = self.play_path(task, method, play)
-        return read_json(path) if path.exists() else None
+        return self._content(self.play_path(task, method, play))
 
     def any_evaluation(self, task: str) -> dict[str, Any] | None:
         """The first evaluation of a task, for what all its evaluations have in common."""
@@ -90,8 +102,18 @@ class Bench:
 
     def cost(self, task: str, method: Method) -> dict[str, Any] | None:
         """What training cost, as it was written; None if it was not measured."""
-        path = self.cost_path(task, method)
-        return read_json(path) if path.exists() else None
+        return self._content(self.cost_path(task, method))
+
+    def run(self, task: str, method: Method) -> Run | KeptRun | None:
+        """The run, finished or not; None if training has not begun."""
+        path = self.run_path(task, method)
+        if (path / "config.json").exists():
+            return Run(path)
+        config = self._content(path / "config.json")
+        if not isinstance(config, dict):
+            return None
+        log = packed_files(self.out).get(self._name(path / LOG), [])
+        return KeptRun(run_config_from_dict(config.get("run"), str(path / "config.json")), log)
 
     def scores(self, task: str, method: Method, play: str, checkpoints: int = 1) -> np.ndarray | None:
         """One score for each seed, as `runs_of` computes it; None if it cannot."""
@@ -101,8 +123,8 @@ class Bench:
     def data_of(self, task: str) -> list[dict[str, Any]]:
         """The records of the data that the methods learned from, each once. Without any, those in suite.json."""
         paths = [self.data_path(task, method) for method in self.suite.methods]
-        found = [read_json(path) for path in paths if path.exists()]
-        where = self.out / "suite.json"
+        found = [record for path in paths if (record := self._content(path)) is not None]
+        where = self.out / SUITE
         if not found and where.exists() and isinstance(content := read_json(where), dict):
             found = content.get("data", {}).get(task, [])
         return [record for i, record in enumerate(found) if record not in found[:i]]
@@ -113,38 +135,53 @@ class Bench:
         known = found["milliseconds_per_action"] if found else None
         return None if known is None else np.array([known])
 
+    def folders(self, path: Path) -> list[str]:
+        """The names of the folders in a folder of OUT, loose or packed."""
+        loose = {found.name for found in path.glob("*") if found.is_dir()}
+        return sorted(loose | {name.split("/")[0] for name in self._below(path) if "/" in name})
+
+    def files(self, path: Path) -> list[str]:
+        """The names of its JSON files, loose or packed."""
+        loose = {found.name for found in path.glob("*.json")}
+        return sorted(loose | {name for name in self._below(path) if "/" not in name})
+
+    def _below(self, path: Path) -> list[str]:
+        start = f"{self._name(path)}/"
+        return [name.removeprefix(start) for name in packed_files(self.out) if name.startswith(start)]
+
+    def _content(self, path: Path) -> Any:
+        """The content of a small file, loose or packed; None if there is none."""
+        return read_json(path) if path.exists() else packed_files(self.out).get(self._name(path))
+
+    def _name(self, path: Path) -> str:
+        return path.relative_to(self.out).as_posix()
+
     def write_suite(self) -> None:
         data = {task: records for task in self.suite.tasks if (records := self.data_of(task))}
-        write_json(self.out / "suite.json", asdict(self.suite) | {"preset": self.preset, "data": data})
+        content = asdict(self.suite) | {"preset": self.preset, "data": data}
+        packed = {"files": read_json(self.out / SUITE)["files"]} if is_packed(self.out) else {}
+        write_suite_json(self.out, content | packed)
 
     def write_episodes(self) -> None:
-        said = io.StringIO()
-        writer = csv.writer(said, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        writer.writerows(self.rows())
-        write_bytes(self.out / "episodes.csv", said.getvalue().encode())
-
-    def rows(self) -> Iterator[tuple[object, ...]]:
-        """One row for each episode that was played, with the columns `COLUMNS`."""
-        for task in self.suite.tasks:
-            for method in self.suite.methods:
-                for play in self.suite.plays_of(method):
-                    found = self.evaluation(task, method, play)
-                    for r in found["results"] if found else ():
-                        scores = r["scores"] or [""] * len(r["returns"])
-                        for i, one in enumerate(zip(r["returns"], scores, r["lengths"], strict=True)):
-                            yield task, method.name, play, r["seed"], r["step"], i, *one
+        """Write all played episodes. In a packed folder this table is the only copy, so it stays as it is."""
+        if is_packed(self.out):
+            return
+        cells = [(task, method) for task in self.suite.tasks for method in self.suite.methods]
+        names = [(task, method, play) for task, method in cells for play in self.suite.plays_of(method)]
+        played = [((t, m.name, p), found["results"]) for t, m, p in names if (found := self.evaluation(t, m, p))]
+        write_bytes(self.out / EPISODES, TABLES[EPISODES].to_csv(played))
 
 
 def load_bench(out: Path) -> Bench:
     """The suite in a folder that `drop bench` made."""
-    where = out / "suite.json"
+    where = out / SUITE
     if not where.exists():
         raise DropError(f"{out}: has no suite.json: give the folder that `drop bench` made")
     content = read_json(where)
     small = isinstance(content, dict) and content.pop("preset", "paper") == "small"
     if isinstance(content, dict):
         content.pop("data", None)  # `Bench.data_of` reads it
+        content.pop("files", None)
     return Bench(suite_from_json(content, str(where)), out, preset="small" if small else "paper")
 
 

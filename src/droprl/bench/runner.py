@@ -21,6 +21,7 @@ from typing import Any
 
 from droprl.bench.cells import Cell, cells_of, is_done, run_cell
 from droprl.bench.existing import refuse_other_settings, with_kept
+from droprl.bench.packing import unpack
 from droprl.bench.results import Bench
 from droprl.bench.task_data import task_source
 from droprl.errors import DropError, reason
@@ -32,6 +33,8 @@ Runner = Callable[[Bench, Sequence[Cell]], dict[Cell, str]]  # runs the cells; r
 def run_suite(bench: Bench, runner: Runner | None = None) -> None:
     """Run what is missing, by default one cell after another in this process. Other results stay in the records."""
     missing = missing_cells(bench)
+    if missing:
+        unpack(bench.out)
     whole = with_kept(bench)
     whole.write_suite()
     failed = (runner or here)(bench, missing)

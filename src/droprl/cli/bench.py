@@ -1,4 +1,4 @@
-"""`drop bench`."""
+"""`drop bench`, `drop bench list` and `drop bench pack`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from rich.table import Table
 from droprl.bench import Bench, InProcesses, OnRay, load_bench, load_suite, run_suite
 from droprl.bench.cells import Cell, state_of
 from droprl.bench.figure import suite_figure
+from droprl.bench.packed import is_packed
+from droprl.bench.packing import PACKED, pack
 from droprl.bench.runner import missing_cells
 from droprl.bench.tables import write_tables
 from droprl.cli.options import parse, use_compilation_cache
@@ -27,7 +29,11 @@ SuiteName = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="SUITE")]
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """Run a suite: train and play what is missing, then write the tables and the figure. The same command resumes."""
+    """Run a suite: train and play what is missing, then write the tables and the figure. The same command resumes.
+
+    `drop bench list` names the ready-made suites. `drop bench pack FOLDER --out DIR` packs a suite's results into a few
+    files, to keep or to share them.
+    """
 
     suite: SuiteName
     """A ready-made suite (`drop bench list` names them) or a .toml file of your own."""
@@ -62,9 +68,26 @@ class BenchOptions:
     """Run nothing: write the tables and the figure of the results in OUT, by its own suite.json if it has one."""
 
 
+@dataclass(frozen=True)
+class PackOptions:
+    """Pack the folder of a suite into at most four files: every number stays, weights and drawn pages do not.
+
+    `drop report DIR` and `drop bench SUITE --out DIR --draw` make the same page and tables from it. `drop bench SUITE
+    --out DIR` goes on there: if something is missing, it unpacks the folder first.
+    """
+
+    folder: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FOLDER")]
+    """Where `drop bench` left its results. It stays as it is."""
+    out: Annotated[Path, tyro.conf.arg(metavar="DIR")]
+    """Where suite.json, episodes.csv and, if there are any, logs.csv.gz and episode.json go."""
+
+
 def bench(words: list[str]) -> None:
     if words == ["list"]:
         _list()
+        return
+    if words[:1] == ["pack"]:
+        _pack(parse(PackOptions, "bench pack", words[1:]))
         return
     use_compilation_cache()
     if "--ray" in words and (words[words.index("--ray") + 1 :] or ["--"])[0].startswith("--"):
@@ -109,7 +132,14 @@ def _draw(made: Bench, options: BenchOptions) -> None:
             console.print(table.to_rich())
     if made.suite.claim:
         console.print(f"The paper: {made.suite.claim}", highlight=False, soft_wrap=True)
-    console.print(f"{made.out}: figure.svg, episodes.csv and tables/ are written", highlight=False, soft_wrap=True)
+    names = "figure.svg and tables/" if is_packed(made.out) else "figure.svg, episodes.csv and tables/"
+    console.print(f"{made.out}: {names} are written", highlight=False, soft_wrap=True)
+
+
+def _pack(options: PackOptions) -> None:
+    number = pack(options.folder, options.out)
+    names = ", ".join(sorted(path.name for path in options.out.iterdir() if path.name in PACKED))
+    print(f"{options.out}: {names} hold what {number} files in {options.folder} hold")
 
 
 def _list() -> None:

@@ -41,11 +41,11 @@ def from_arrays(
     env: str | None = None,
     score_range: tuple[float, float] | None = None,
 ) -> Dataset:
-    """A dataset from arrays of one's own: one row a step, episodes one after another.
+    """A dataset from your own arrays: one row for each step, episodes one after another.
 
-    `terminals` marks the steps that ended the task, `timeouts` those after which the clock ran out; without timeouts,
-    rows after the last terminal are one episode cut short. Bounds default to [-1, 1] where every action lies inside.
-    The arrays are copied: changing them later does not change the dataset.
+    `terminals` marks the steps that ended the task. `timeouts` marks the steps after which only the clock ran out.
+    Without timeouts, the rows after the last terminal are one episode that was cut short. Bounds are [-1, 1] if you
+    give none and every action lies inside. The arrays are copied: changing them later does not change the dataset.
     """
     arrays = {
         "observations": observations,

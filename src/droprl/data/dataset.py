@@ -23,18 +23,30 @@ BLOCK_ROWS = 2**20  # how many steps are worked on at a time
 class Dataset:
     """Checked trajectories. Build one with `load_dataset` or `from_arrays`, which refuse what cannot be used."""
 
-    observations: np.ndarray  # (T, observation_size) float32
-    actions: np.ndarray  # (T, action_size) float32, in the task's own units
-    rewards: np.ndarray  # (T,) float32
-    terminals: np.ndarray  # (T,) bool: the task ended in this step
-    timeouts: np.ndarray  # (T,) bool: the clock ran out after this step; never true where `terminals` is
-    next_observations: np.ndarray | None  # (T, observation_size) float32, where the source has them
-    action_low: np.ndarray  # (action_size,) float32
-    action_high: np.ndarray  # (action_size,) float32
-    name: str = "arrays"  # e.g. "walker2d-medium-replay-v2"; selects presets and reference returns
-    env: str | None = None  # the Gymnasium id to evaluate in
-    score_range: tuple[float, float] | None = None  # D4RL's reference returns: (score 0, score 100)
-    written_fingerprint: str | None = None  # of columns on the disk, from when they were written
+    observations: np.ndarray
+    """(T, observation_size) float32."""
+    actions: np.ndarray
+    """(T, action_size) float32, in the task's own units."""
+    rewards: np.ndarray
+    """(T,) float32."""
+    terminals: np.ndarray
+    """(T,) bool: the task ended in this step."""
+    timeouts: np.ndarray
+    """(T,) bool: only the clock ran out after this step; never true where `terminals` is."""
+    next_observations: np.ndarray | None
+    """(T, observation_size) float32, if the source has them."""
+    action_low: np.ndarray
+    """(action_size,) float32: the lower bound of each action."""
+    action_high: np.ndarray
+    """(action_size,) float32: the upper bound of each action."""
+    name: str = "arrays"
+    """For example "walker2d-medium-replay-v2"; it selects presets and reference returns."""
+    env: str | None = None
+    """The Gymnasium id to evaluate in."""
+    score_range: tuple[float, float] | None = None
+    """D4RL's reference returns: (score 0, score 100)."""
+    written_fingerprint: str | None = None
+    """The fingerprint of columns on the disk, from when they were written."""
 
     def __repr__(self) -> str:
         return f"<dataset {self.name}: {self.n_steps:,} steps, {self.n_episodes:,} episodes>"
@@ -97,17 +109,17 @@ class Dataset:
 
     @property
     def on_disk(self) -> bool:
-        """Whether the arrays are columns on the disk, of which only what is touched comes into memory."""
+        """Whether the arrays are columns on the disk. Then only the rows that are read come into memory."""
         return isinstance(self.observations, np.memmap)
 
     @property
     def n_bytes(self) -> int:
-        """Of the columns that a batch is looked up in."""
+        """The size of the columns from which batches are drawn."""
         columns = (self.observations, self.actions, self.rewards, self.next_observations)
         return sum(column.nbytes for column in columns if column is not None)
 
     def blocks(self) -> Iterator[slice]:
-        """All episodes in slices of about BLOCK_ROWS steps; after each, memory lets go of what it read of the disk."""
+        """All episodes in slices of about BLOCK_ROWS steps. After each, memory gives up what it read from the disk."""
         first = 0
         while first < self.n_episodes:
             fits = int(np.searchsorted(self.bounds, self.bounds[first] + BLOCK_ROWS, side="right")) - 1
@@ -119,7 +131,7 @@ class Dataset:
         release(self.observations, self.actions, self.rewards, self.next_observations)
 
     def in_memory(self) -> Dataset:
-        """The same with every column read, for what cannot work from the disk."""
+        """The same dataset with every column in memory, for code that cannot work from the disk."""
         if not self.on_disk:
             return self
         keys = ("observations", "actions", "rewards", "terminals", "timeouts", "next_observations")

@@ -68,8 +68,8 @@ def load_dataset(
 ) -> Dataset:
     """Load and check a dataset: a D4RL file, an `.npz` file, a Minari id, or parts of them joined with `+`.
 
-    `env` and the bounds weigh more than what the source says, and that more than what is known of the task by the
-    dataset's name. `goal` and `goal_radius` make a task of an OGBench file, which has no rewards.
+    Give `env`, `action_low` and `action_high` to overrule what the source says. The source overrules what is known of
+    the task by the dataset's name. `goal` and `goal_radius` make a task of an OGBench file, which has no rewards.
     """
     bounds: dict[str, Any] = {"action_low": action_low, "action_high": action_high}
     return SourceOptions(download=download, env=env, goal=goal, goal_radius=goal_radius, **bounds).load(source)
@@ -82,10 +82,10 @@ def map_dataset(
     progress: Progress = lambda done, total: None,
     **options: Any,
 ) -> Dataset:
-    """Check a dataset and write it as a folder of columns that `load_dataset` opens in place, for data beyond memory.
+    """Check a dataset and write it to `out`, as a folder of columns that `load_dataset` opens in place.
 
-    `options` are the keywords of `load_dataset`. A D4RL file, or a folder with D4RL's keys as `.npy` files, goes
-    through memory a part at a time; other sources are read whole.
+    This is for data larger than memory. A D4RL file, or a folder with D4RL's keys as `.npy` files, goes through memory
+    a part at a time. Other sources are read whole. `options` are the keywords of `load_dataset`.
     """
     reading = SourceOptions(**options)
     text, path = os.fspath(source), _path(os.fspath(source))

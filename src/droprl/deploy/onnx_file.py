@@ -33,11 +33,17 @@ class Exported:
     """What was written, and how far its actions were from the policy's at the states that were tried."""
 
     path: Path
+    """The file."""
     size: int
+    """Its size in bytes."""
     inputs: tuple[str, ...]
+    """The names of its inputs."""
     outputs: tuple[str, ...]
-    largest_difference: float  # in half-ranges
+    """The names of its outputs."""
+    largest_difference: float
+    """Of an action from the policy's, in half-ranges, at the states that were tried."""
     sha256: str
+    """The digest of the file."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +67,7 @@ class Translated:
 
 
 def export_onnx(policy: LoadedPolicy, path: str | Path) -> Exported:
-    """Write the file, if it acts as the policy does."""
+    """Write a policy as one ONNX file, with its search for z inside. If it acts unlike the policy, write nothing."""
     translated = translate_policy(policy, path)
     with translated.held():
         return translated.write()

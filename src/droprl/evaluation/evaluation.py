@@ -36,11 +36,17 @@ class CheckpointEpisodes:
     """The episodes that one seed's policy played at one checkpoint."""
 
     seed: int
+    """The training seed."""
     step: int
+    """The checkpoint."""
     returns: list[float]
+    """The return of every episode."""
     lengths: list[int]
-    scores: list[float] | None  # D4RL-normalised; None if the task has no reference returns
-    guarded: list[int] | None = None  # in each episode, how often the guard stepped in; None without a guard
+    """The steps of every episode."""
+    scores: list[float] | None
+    """D4RL-normalised, if the task has reference returns."""
+    guarded: list[int] | None = None
+    """For each episode, at how many actions the guard stepped in. None without a guard."""
 
     @property
     def values(self) -> list[float]:
@@ -53,24 +59,39 @@ class Evaluation:
     """All episodes of an evaluation and their summary; `mean`, `iqm` and `interval` are in `unit`."""
 
     algorithm: str
+    """The algorithm's name."""
     rule: InferenceRule | None
+    """The rule of inference; None for a policy that infers nothing."""
     adaptation: dict[str, Any] | None
-    changed: dict[str, Any]  # the settings of inference that differ from those of the training
+    """All settings of inference."""
+    changed: dict[str, Any]
+    """The settings of inference that differ from those the run was trained with."""
     dataset: str
+    """The dataset's name."""
     env: str
-    protocol: str  # which checkpoints were played, one of `PlayedCheckpoints`
+    """The task that was played."""
+    protocol: str
+    """Which checkpoints were played: last or paper, see `PlayedCheckpoints`."""
     results: list[CheckpointEpisodes]
+    """The episodes of every seed and checkpoint."""
     unit: str
+    """What the values are: D4RL-normalised scores, or returns."""
     mean: float
+    """The mean of all episodes."""
     iqm: float
+    """The mean of the middle half of all episodes."""
     interval: tuple[float, float]
-    caveat: str | None  # why scores in `env` are not quite D4RL's; None if they are
-    milliseconds_per_action: float | None  # for one environment, see `seconds_per_action`; None in some older files
-    guarded: float | None = None  # the share of all actions at which the guard stepped in; None without a guard
+    """The 95 % bootstrap interval of the IQM."""
+    caveat: str | None
+    """Why scores in `env` are not quite D4RL's, if they are not."""
+    milliseconds_per_action: float | None
+    """For one environment, one call at a time; None in some older files."""
+    guarded: float | None = None
+    """The share of all actions at which the guard stepped in. None without a guard."""
 
     @property
     def particulars(self) -> list[str]:
-        """What distinguishes this evaluation from others of the same run and rule."""
+        """In what else this evaluation differs from others of the same run and rule."""
         found = [f"{name.replace('_', '-')}={value}" for name, value in sorted(self.changed.items())]
         return ([] if self.protocol == "last" else [f"{self.protocol} protocol"]) + found
 
@@ -96,8 +117,8 @@ def evaluate(
 ) -> Evaluation:
     """Play a run (every seed) or a policy.
 
-    `protocol="last"` plays the last checkpoint, `"paper"` the last six; each plays `episodes` episodes. Keywords such
-    as `rule="best-ada"` change how z is inferred. The result for a run is also written to its `evaluations/`.
+    `protocol="last"` plays the last checkpoint, `"paper"` the last six, each for `episodes` episodes. Keywords such as
+    `rule="best-ada"` change how z is inferred. The result for a run is also written to its folder `evaluations/`.
     """
     if episodes < 1:
         raise DropError(f"episodes is {episodes}: play at least one")

@@ -80,15 +80,15 @@ def finetune(
     progress: bool = True,
     **adaptation: Any,
 ) -> FineTuning:
-    """Go on with every seed of a run in its task, each with `budget` environment steps, or with what was interrupted.
+    """Go on with every seed of a run in its task, each with `budget` environment steps.
 
-    `level="checkpoint"` plays the last six checkpoints and keeps the best (Algorithm 3); `"embedding"` also tries every
+    `level="checkpoint"` plays the last six checkpoints and keeps the best (Algorithm 3). `"embedding"` also tries every
     number of ascent steps, 0 … `max_ascent_steps` (Algorithm 4). Both play each candidate `rounds` times, by default
-    as often as the budget allows. `"policy"` trains φ, β and f on, from the embedding level's choice where the run has
-    one; it replays the run's data, or the same `dataset` from elsewhere.
+    as often as the budget allows. `"policy"` trains φ, β and f on. It begins with what the embedding level chose, if
+    the run has that. It replays the run's data, or the same `dataset` from elsewhere.
 
-    Before and after are played on `episodes` other episodes, which the budget does not pay. Keywords such as
-    `rule="grad"` change how z is inferred.
+    The result before and after is measured on `episodes` other episodes, which the budget does not pay. Keywords such
+    as `rule="grad"` change how z is inferred. The same call goes on with what was interrupted.
     """
     settings = Settings(level, budget, rounds, max_ascent_steps, online_share, updates_per_step, exploration)
     if episodes < 1:

@@ -16,13 +16,20 @@ from droprl.evaluation.evaluation import CheckpointEpisodes
 class TunedSeed:
     """One seed. `initial` and `tuned` played the same episodes, none of which the choice had seen."""
 
-    step: int  # the checkpoint; at the policy level the number of updates since the run began
-    ascent_steps: int | None  # k
-    steps_played: int  # of the budget
+    step: int
+    """The checkpoint; at the policy level, the number of updates since the run began."""
+    ascent_steps: int | None
+    """k, the chosen number of ascent steps."""
+    steps_played: int
+    """Environment steps, from the budget."""
     episodes_played: int
-    chosen_for: float | None  # what it earned in the search, in the result's unit: optimistic
-    initial: CheckpointEpisodes  # the run's last checkpoint, with k as it was trained or given
+    """Episodes, from the budget."""
+    chosen_for: float | None
+    """What it earned in the search, in the result's unit: optimistic."""
+    initial: CheckpointEpisodes
+    """The run's last checkpoint, with k as it was trained or given."""
     tuned: CheckpointEpisodes
+    """After fine-tuning."""
 
 
 @dataclass(frozen=True)
@@ -30,14 +37,23 @@ class FineTuning:
     """The outcome for all seeds of a run."""
 
     level: str
-    budget: int  # environment steps, for each seed
+    """checkpoint, embedding or policy."""
+    budget: int
+    """Environment steps, for each seed."""
     algorithm: str
+    """The algorithm's name."""
     adaptation: dict[str, Any] | None
+    """The settings of inference."""
     dataset: str
+    """The dataset's name."""
     env: str
+    """The task that was played."""
     unit: str
+    """What the values are: D4RL-normalised scores, or returns."""
     caveat: str | None
+    """Why scores in `env` are not quite D4RL's, if they are not."""
     seeds: list[TunedSeed]
+    """What became of each seed."""
 
     @property
     def initial(self) -> float:
@@ -51,7 +67,7 @@ class FineTuning:
 
     @property
     def chosen_for(self) -> float | None:
-        """The mean of what the chosen ones earned in the search: optimistic. None: nothing was chosen."""
+        """The mean of what the chosen candidates earned in the search: optimistic. None: nothing was chosen."""
         found = [s.chosen_for for s in self.seeds if s.chosen_for is not None]
         return float(np.mean(found)) if found else None
 

@@ -65,10 +65,12 @@ class Run:
         return self.path / "evaluations"
 
     def checkpoints(self) -> list[Checkpoint]:
+        """The checkpoints that were kept, the oldest first."""
         return list_checkpoints(self.checkpoint_folder)
 
     @property
     def finished(self) -> bool:
+        """Whether it has made all its updates."""
         checkpoints = self.checkpoints()
         return bool(checkpoints) and checkpoints[-1].step >= self.config.steps
 
@@ -123,13 +125,14 @@ class Run:
             return False
 
     def sub_tasks(self) -> SubTaskSummary:
+        """The returns behind each sub-task."""
         return from_dict(SubTaskSummary, self._data("sub_tasks"), str(self.path / "data.json"))
 
     # --- what training left ---
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The log, one entry a line; a last line that a kill has torn does not count."""
-        return _logged(self.path / "metrics.jsonl")
+        """The training log, one entry for each line. A last line that a kill has torn does not count."""
+        return read_log(self.path / "metrics.jsonl")
 
     def checkpoint(self, step: int | None = None) -> Checkpoint:
         """The checkpoint at this update; None is the last one."""
@@ -199,7 +202,7 @@ class MetricsLog:
 
     def __init__(self, path: Path, resume_at: int) -> None:
         self._path = path
-        kept = [entry for entry in _logged(path) if entry["step"] <= resume_at]
+        kept = [entry for entry in read_log(path) if entry["step"] <= resume_at]
         write_bytes(path, "".join(json.dumps(entry) + "\n" for entry in kept).encode())
 
     def write(self, entry: dict[str, Any]) -> None:
@@ -213,8 +216,8 @@ class MetricsLog:
             ) from error
 
 
-def _logged(path: Path) -> list[dict[str, Any]]:
-    """The entries of the log, each with a step beyond those before it."""
+def read_log(path: Path) -> list[dict[str, Any]]:
+    """The entries of a log, each with a step beyond those before it."""
     last = -1
 
     def entry(line: str) -> dict[str, Any]:

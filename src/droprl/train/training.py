@@ -49,13 +49,13 @@ def fit(
     source: str | None = None,
     progress: bool = True,
 ) -> Run:
-    """Train on a dataset (or the source of one), or go on with the run in `out` if it is this one and unfinished.
+    """Train on a dataset, or on the source of one. If `out` holds this run unfinished, go on with it.
 
-    `seeds` is how many (0, 1, …) or which. Checkpoints fall on multiples of `checkpoint_every` (by default a twentieth
-    of the steps) and on the last step; the last six are kept.
+    `seeds` is a number of seeds (0, 1, …) or a list of them. A checkpoint is saved every `checkpoint_every` updates (by
+    default a twentieth of the steps) and after the last update. The last six are kept.
 
-    A resumed run has the same bytes as one that never stopped. On a GPU this needs XLA_FLAGS to hold
-    --xla_gpu_deterministic_ops=true before JAX starts, which the command line sees to.
+    A resumed run has the same bytes as one that never stopped. On a GPU, `XLA_FLAGS` must hold
+    `--xla_gpu_deterministic_ops=true` for that before JAX starts. The command line sees to it.
     """
     if isinstance(dataset, str | Path):
         source = source or str(dataset)

@@ -105,7 +105,7 @@ def build_suite_report(bench: Bench, command: str, notes: Sequence[str] = (), ep
 def as_played(bench: Bench) -> Bench:
     """With the tasks of the suite, and with other tasks whose folders are there."""
     known = list(bench.suite.tasks)
-    folders = [p.name for part in ("plays", "runs") for p in sorted((bench.out / part).glob("*")) if p.is_dir()]
+    folders = [name for part in ("plays", "runs") for name in bench.folders(bench.out / part)]
     paths = {bench.play_path(task, bench.suite.methods[0], "").parent.parent.name for task in known}
     tasks = tuple(dict.fromkeys([*known, *(name for name in folders if name not in paths)]))
     return replace(bench, suite=bench.suite.changed(tasks=tasks))

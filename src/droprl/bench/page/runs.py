@@ -14,7 +14,7 @@ import numpy as np
 
 from droprl.algorithms.curves import Curve
 from droprl.bench.page.contents import Cost, Entry, Predictions
-from droprl.bench.results import Bench
+from droprl.bench.results import EPISODE, Bench
 from droprl.bench.suite import Method
 from droprl.errors import DropError
 from droprl.evaluation.statistics import Estimate
@@ -27,18 +27,12 @@ from droprl.report.svg import nullable
 from droprl.train import Run
 from droprl.train.run import MEND
 
-
-def _run(bench: Bench, task: str, method: Method) -> Run | None:
-    path = bench.run_path(task, method)
-    return Run(path) if (path / "config.json").exists() else None
-
-
 # --- learning curves ---
 
 
 def training_charts(bench: Bench) -> tuple[list[Chart], list[Chart]]:
     """The charts of the first metric, one for each task; and those of all other metrics."""
-    runs = {t: [(m.name, r) for m in bench.suite.methods if (r := _run(bench, t, m))] for t in bench.suite.tasks}
+    runs = {t: [(m.name, r) for m in bench.suite.methods if (r := bench.run(t, m))] for t in bench.suite.tasks}
     declared = [curve for curve in curves_of([pair for pairs in runs.values() for pair in pairs]) if not curve.lines]
     places = {method.name: i for i, method in enumerate(bench.suite.methods)}
 
@@ -74,7 +68,7 @@ def episode_of(bench: Bench) -> EpisodeOfRun | None:
 
     The episode is saved in the suite's folder, for copies of the folder that have no weights.
     """
-    where, played = bench.out / "episode.json", _play_episode(bench)
+    where, played = bench.out / EPISODE, _play_episode(bench)
     if played is not None and not played.problem:
         write_bytes(where, json.dumps(_in_short(asdict(played)), separators=(",", ":"), allow_nan=False).encode())
     elif played is None and where.exists():
@@ -108,8 +102,8 @@ def _kept_episode(content: Any, where: Path) -> EpisodeOfRun:
 def _play_episode(bench: Bench) -> EpisodeOfRun | None:
     for task in bench.suite.tasks:
         for method in bench.suite.methods:
-            run = _run(bench, task, method)
-            if run is None or not run.checkpoints() or run.config.data.env is None:
+            run = bench.run(task, method)
+            if not isinstance(run, Run) or not run.checkpoints() or run.config.data.env is None:
                 continue
             if run.config.algorithm.adaptation is None or run.spec().n_sub_tasks < 2:
                 continue

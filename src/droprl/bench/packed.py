@@ -1,0 +1,147 @@
+"""A packed folder of a suite: the same results in a handful of files, to be kept and shared.
+
+`suite.json` has the suite and, under "files", what each small file of the folder held; `episodes.csv` has every
+episode that was played, `logs.csv.gz` every entry of the training logs; `episode.json` stays as it was. Packing and
+unpacking are in `droprl.bench.packing`.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import re
+import zlib
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from droprl.bench.suite import file_name
+from droprl.bench.tidy import Names, TidyTable
+from droprl.errors import DropError, reason
+from droprl.files.seals import check_size, read_json
+from droprl.files.storage import write_bytes, write_json
+
+SUITE, EPISODES, LOGS = "suite.json", "episodes.csv", "logs.csv.gz"
+LISTS = {"returns": "return", "scores": "score", "lengths": "length"}
+TABLES = {
+    EPISODES: TidyTable(("task", "method", "play"), ("seed", "step"), "episode", LISTS),
+    LOGS: TidyTable(("task", "method"), ("step",), "seed"),
+}
+LOG = "metrics.jsonl"
+MOST_BYTES = 2**28  # of a table, before it is compressed
+MEND = "restore the file, or pack the folder again"
+_PART = r"(?!\.+/)[-+.=\w]+"  # no way out of the folder
+_FILE = re.compile(
+    rf"plays/{_PART}/{_PART}/{_PART}\.json|(costs|data)/{_PART}/{_PART}\.json"
+    rf"|runs/{_PART}/{_PART}/(config\.json|{re.escape(LOG)})"
+)
+Entries = list[dict[str, Any]]
+
+
+def is_packed(out: Path) -> bool:
+    return bool(packed_files(out))
+
+
+def packed_files(out: Path) -> Mapping[str, Any]:
+    """What the small files held, by their paths in the folder. Nothing where the folder is not packed.
+
+    All callers share it, so none may change it.
+    """
+    paths = [path for name in (SUITE, *TABLES) if (path := out / name).exists()]
+    stats = [path.stat() for path in paths]
+    return _read(out, tuple((stat.st_ino, stat.st_mtime_ns, stat.st_size) for stat in stats))
+
+
+@lru_cache(maxsize=8)
+def _read(out: Path, stamps: tuple[tuple[int, int, int], ...]) -> dict[str, Any]:
+    """Once for each state of the files."""
+    where = out / SUITE
+    content = read_json(where) if where.exists() else None
+    files = content.get("files", {}) if isinstance(content, dict) else {}
+    if not isinstance(files, dict) or not all(map(_FILE.fullmatch, files)):
+        raise DropError(f'{where}: what its "files" name is no part of a suite: {MEND}')
+    used = {table for name in files if (table := table_of(name)) is not None}
+    return joined(files, {table: _table_bytes(out / table) for table in used if (out / table).exists()}, out)
+
+
+def table_of(name: str) -> str | None:
+    """Which table has the lists of a small file."""
+    return EPISODES if name.startswith("plays/") else LOGS if name.endswith(f"/{LOG}") else None
+
+
+def split(name: str, content: Any) -> tuple[Any, Entries]:
+    """What suite.json keeps of a small file, and what goes into its table."""
+    if table_of(name) is None:
+        return content, []
+    entries = content["results"] if table_of(name) == EPISODES else content
+    keys = list(dict.fromkeys(key for entry in sorted(entries, key=len, reverse=True) for key in entry))
+    said = {"rows": _rows(entries), "keys": keys}
+    return (content | {"results": said} if table_of(name) == EPISODES else said), entries
+
+
+def joined(files: Mapping[str, Any], tables: Mapping[str, bytes], out: Path) -> dict[str, Any]:
+    """What `split` took apart, whole again."""
+    entries: dict[str, Entries] = {}
+    for kind, content in tables.items():
+        groups = TABLES[kind].from_csv(content, out / kind)
+        entries |= {_file_of(kind, names): of for names, of in groups.items()}
+    found = {}
+    for name, held in files.items():
+        if (table := table_of(name)) is None:
+            found[name] = held
+            continue
+        try:
+            said, of = (held["results"] if table == EPISODES else held), entries.get(name, [])
+            if _rows(of) != said["rows"]:
+                raise ValueError(f"it has {_rows(of)} rows of {name}, and there were {said['rows']}")
+            whole = [_in_order(entry, said["keys"], table == EPISODES) for entry in of]
+        except (KeyError, TypeError, ValueError) as error:
+            raise DropError(f"{out / table}: does not fit {SUITE} ({reason(error)}): {MEND}") from error
+        found[name] = held | {"results": whole} if table == EPISODES else whole
+    return found
+
+
+def _in_order(entry: dict[str, Any], keys: Sequence[str], all_of_them: bool) -> dict[str, Any]:
+    """Results that were not scored say so; an entry of a log leaves out what was not measured."""
+    return {key: entry.get(key) for key in keys if all_of_them or key in entry}
+
+
+def _rows(entries: Entries) -> int:
+    return sum(next((len(value) for value in entry.values() if isinstance(value, list)), 0) for entry in entries)
+
+
+def _file_of(table: str, names: Names) -> str:
+    folder = "/".join(map(file_name, names))
+    return f"plays/{folder}.json" if table == EPISODES else f"runs/{folder}/{LOG}"
+
+
+def _table_bytes(path: Path) -> bytes:
+    try:
+        check_size(path, MOST_BYTES, MEND)
+        content = path.read_bytes()
+        if path.suffix == ".gz":
+            with gzip.open(io.BytesIO(content)) as file:
+                content = file.read(MOST_BYTES + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DropError(f"{path}: cannot be read ({reason(error)}): {MEND}") from error
+    if len(content) > MOST_BYTES:
+        raise DropError(f"{path}: is damaged (more than {MOST_BYTES:,} bytes): {MEND}")
+    return content
+
+
+def table_bytes(table: str, groups: Sequence[tuple[Names, Entries]]) -> bytes:
+    """The table's file. The same groups give the same bytes."""
+    content = TABLES[table].to_csv(groups)
+    return gzip.compress(content, mtime=0) if table.endswith(".gz") else content
+
+
+def write_suite_json(out: Path, content: dict[str, Any]) -> None:
+    """With a line for each file of a packed folder."""
+    if not (files := content.get("files")):
+        write_json(out / SUITE, content)
+        return
+    whole = json.dumps(content | {"files": {}}, indent=2, allow_nan=False)
+    lines = [f"    {json.dumps(name)}: {json.dumps(held, allow_nan=False)}" for name, held in files.items()]
+    write_bytes(out / SUITE, (whole.removesuffix("{}\n}") + "{\n" + ",\n".join(lines) + "\n  }\n}\n").encode())

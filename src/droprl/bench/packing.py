@@ -1,0 +1,128 @@
+"""Pack the folder of a suite into a handful of files, and unpack it where its suite is to go on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from droprl.bench.packed import (
+    EPISODES,
+    LOG,
+    LOGS,
+    SUITE,
+    TABLES,
+    Entries,
+    is_packed,
+    joined,
+    packed_files,
+    split,
+    table_bytes,
+    table_of,
+    write_suite_json,
+)
+from droprl.bench.results import EPISODE, load_bench
+from droprl.bench.suite import Suite, file_name
+from droprl.bench.tidy import Names
+from droprl.errors import DropError
+from droprl.files.seals import read_json
+from droprl.files.storage import TEMPORARY, write_bytes
+from droprl.train.run import read_log
+
+PACKED = (SUITE, EPISODES, LOGS, EPISODE)
+SMALL = ("plays/*/*/*.json", "costs/*/*.json", "data/*/*.json", "runs/*/*/config.json", f"runs/*/*/{LOG}")
+
+
+def pack(out: Path, to: Path) -> int:
+    """Write into `to` all that the small files of the folder `out` hold, and say how many they were.
+
+    What is written is first read back: a file that would lose anything is refused. Weights and pages stay in `out`.
+    """
+    suite, files = load_bench(out).suite, _small_files(out)
+    if is_packed(out):
+        raise DropError(f"{out}: is packed already")
+    if not files:
+        raise DropError(f"{out}: has no results to pack: run its suite first")
+    _refuse_to_lose(to, files)
+    files = {name: files[name] for name in sorted(files, key=_place_in(suite))}
+    held: dict[str, Any] = {}
+    groups: dict[str, list[tuple[Names, Entries]]] = {table: [] for table in TABLES}
+    for name, content in files.items():
+        held[name], entries = split(name, content)
+        if (table := table_of(name)) is not None and entries:
+            groups[table].append((_names(name, suite), entries))
+    plain = {table: TABLES[table].to_csv(of) for table, of in groups.items() if of}
+    for name, again in joined(held, plain, to).items():
+        if json.dumps(again, sort_keys=True) != json.dumps(files[name], sort_keys=True):
+            raise DropError(f"{out / name}: has something that the tables cannot hold: it cannot be packed")
+    for table, of in groups.items():
+        if of:
+            write_bytes(to / table, table_bytes(table, of))
+        else:
+            (to / table).unlink(missing_ok=True)
+    if (out / EPISODE).exists():
+        write_bytes(to / EPISODE, (out / EPISODE).read_bytes())
+    write_suite_json(to, read_json(out / SUITE) | {"files": held})  # the last: it says that all is there
+    return len(files)
+
+
+def unpack(out: Path) -> None:
+    """Make a packed folder what it was before; nothing happens to another. Killed midway, it can be done again."""
+    if not is_packed(out):
+        return
+    for name, content in packed_files(out).items():
+        if (out / name).exists():
+            continue
+        lines = [json.dumps(entry) for entry in content] if name.endswith(LOG) else [json.dumps(content, indent=2)]
+        write_bytes(out / name, "".join(f"{line}\n" for line in lines).encode())
+    content = read_json(out / SUITE)
+    del content["files"]
+    write_suite_json(out, content)
+    (out / LOGS).unlink(missing_ok=True)
+
+
+def _small_files(out: Path) -> dict[str, Any]:
+    """What they hold, by their paths in the folder."""
+    paths = [path for pattern in SMALL for path in out.glob(pattern) if not path.name.startswith(TEMPORARY)]
+    found = {}
+    for path in paths:
+        name = path.relative_to(out).as_posix()
+        content: Any = read_log(path) if path.name == LOG else read_json(path)
+        whole = isinstance(content, list if path.name == LOG else dict)
+        if not whole or (table_of(name) == EPISODES and not isinstance(content.get("results"), list)):
+            raise DropError(f"{path}: is no file of a suite: remove it")
+        found[name] = content
+    return found
+
+
+def _refuse_to_lose(to: Path, files: dict[str, Any]) -> None:
+    """What `to` has beside, in whatever form."""
+    kept = read_json(to / SUITE) if (to / SUITE).exists() else {"files": {}}
+    if _small_files(to) or not isinstance(kept, dict) or "files" not in kept:
+        raise DropError(f"{to}: is the folder of a suite that is not packed: choose another --out")
+    if missing := sorted(set(kept["files"]) - set(files)):
+        raise DropError(f"{to}: would lose results ({missing[0]}): remove it first, or choose another --out")
+
+
+def _place_in(suite: Suite) -> Callable[[str], tuple[object, ...]]:
+    """Files in the order of the suite's tasks, methods and plays; others after them."""
+    levels = [suite.tasks, [method.name for method in suite.methods], list(suite.plays)]
+    places = [{file_name(name): i for i, name in enumerate(level)} for level in levels]
+    kinds = [pattern.split("/")[0] for pattern in SMALL]
+
+    def place(name: str) -> tuple[object, ...]:
+        kind, *parts = PurePosixPath(name).with_suffix("").parts
+        known = [of.get(part, len(of)) for of, part in zip(places, parts, strict=False)]
+        return kinds.index(kind), *known, name
+
+    return place
+
+
+def _names(name: str, suite: Suite) -> Names:
+    """The task, the method and the play of a file as the suite spells them."""
+    _, task, method, *rest = PurePosixPath(name).with_suffix("").parts
+    methods = {file_name(m.name): m.name for m in suite.methods}
+    named = {file_name(t): t for t in suite.tasks}.get(task, task), methods.get(method, method)
+    plays = methods | {file_name(p): p for p in suite.plays}
+    return (*named, *(plays.get(play, play) for play in rest)) if table_of(name) == EPISODES else named
