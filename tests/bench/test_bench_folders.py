@@ -35,8 +35,8 @@ def as_played(bench: Bench, task: str, method: Method) -> None:
         write_played(bench, task, method, play, {(seed, steps): [1.0, 2.0] for seed in range(bench.suite.seeds)})
         path = bench.play_path(task, method, play)
         adaptation = None if algorithm.adaptation is None else asdict(replace(algorithm.adaptation, **given))
-        said = {"unit": "D4RL-normalised score", "dataset": task}
-        write_json(path, json.loads(path.read_bytes()) | {"protocol": "last", "adaptation": adaptation} | said)
+        message = {"unit": "D4RL-normalised score", "dataset": task}
+        write_json(path, json.loads(path.read_bytes()) | {"protocol": "last", "adaptation": adaptation} | message)
 
 
 @pytest.fixture
@@ -106,12 +106,12 @@ def refused(bench: Bench) -> str:
 
 
 def test_another_preset_or_setting_is_refused_by_suite_json(copy: Bench) -> None:
-    said = refused(replace(copy, preset="small"))
-    assert "holds results of preset paper, not of small: choose another --out" in said
-    said = refused(with_drop(copy, threshold=1.0))
-    assert "a-medium, DROP with other settings (threshold 2.0 → 1.0): choose another --out" in said
-    said = refused(replace(with_drop(copy, threshold=1.0), tasks=("new",)))  # the same name would have two meanings
-    assert "a-medium, DROP with other settings (threshold 2.0 → 1.0)" in said
+    message = refused(replace(copy, preset="small"))
+    assert "holds results of preset paper, not of small: choose another --out" in message
+    message = refused(with_drop(copy, threshold=1.0))
+    assert "a-medium, DROP with other settings (threshold 2.0 → 1.0): choose another --out" in message
+    message = refused(replace(with_drop(copy, threshold=1.0), tasks=("new",)))  # the same name would have two meanings
+    assert "a-medium, DROP with other settings (threshold 2.0 → 1.0)" in message
     assert missing_cells(with_drop(copy, threshold=2.0)) == []  # the same value, given explicitly
 
 
@@ -146,8 +146,8 @@ def test_a_part_of_the_suite_leaves_the_rest_in_the_records(copy: Bench, only: d
 
 def test_a_part_with_other_sizes_is_refused(copy: Bench) -> None:
     """suite.json has one number of seeds, which would be wrong for the other results."""
-    said = refused(replace(copy, suite=copy.suite.changed(seeds=5), methods=("DROP",)))
-    assert "have other sizes (seeds 2 → 5): choose another --out, or run the whole suite" in said
+    message = refused(replace(copy, suite=copy.suite.changed(seeds=5), methods=("DROP",)))
+    assert "have other sizes (seeds 2 → 5): choose another --out, or run the whole suite" in message
 
 
 def test_parts_add_up_to_the_whole_in_the_suites_order(tmp_path: Path) -> None:
@@ -167,9 +167,9 @@ def test_parts_add_up_to_the_whole_in_the_suites_order(tmp_path: Path) -> None:
 def test_results_that_the_suite_no_longer_asks_for_stay(copy: Bench) -> None:
     other = replace(copy, suite=copy.suite.changed(methods=(BC,), tasks=("a-medium",), plays={"new": {}}))
     run_suite(other)
-    kept = load_bench(copy.out).suite
-    assert [m.name for m in kept.methods] == ["B&C_1", "DROP"]
-    assert (kept.tasks, kept.plays) == (("a-medium", "b_random"), {"new": {}, "once": {"rule": "best"}})
+    recorded = load_bench(copy.out).suite
+    assert [m.name for m in recorded.methods] == ["B&C_1", "DROP"]
+    assert (recorded.tasks, recorded.plays) == (("a-medium", "b_random"), {"new": {}, "once": {"rule": "best"}})
     assert len(rows_of(copy)) == 2 * 2 * 2 * 2
 
 

@@ -31,8 +31,8 @@ FOLDERS = [*(PAPER / name for name in SUITES), SPEED / "adaptation", SPEED / "bf
 @pytest.mark.parametrize("name", SUITES)
 def test_what_was_played_is_what_the_ready_made_suite_asks_for(name: str) -> None:
     """A new default must not change what a committed number stands for: the suite fixes the default of that time."""
-    kept = load_bench(PAPER / name)
-    asked = Bench(load_suite(name), kept.out, preset=kept.preset)
+    committed = load_bench(PAPER / name)
+    asked = Bench(load_suite(name), committed.out, preset=committed.preset)
     checked = 0
     for method in asked.suite.methods:
         for play in asked.suite.plays_of(method):
@@ -41,18 +41,18 @@ def test_what_was_played_is_what_the_ready_made_suite_asks_for(name: str) -> Non
                     assert asked.adapts_as_asked(found["adaptation"], method, play), (task, method.name, play)
                     assert asked.is_played(task, method, play), (task, method.name, play)
                     checked += 1
-    assert checked == sum(file.startswith("plays/") for file in packed_files(kept.out))
+    assert checked == sum(file.startswith("plays/") for file in packed_files(committed.out))
 
 
 @pytest.mark.parametrize("name", SUITES)
 def test_suite_json_and_the_runs_agree_with_the_ready_made_suite(name: str) -> None:
-    kept = load_bench(PAPER / name)
+    committed = load_bench(PAPER / name)
     ready = load_suite(name)
     if name == "ablation-cloning":  # it ran with smaller sizes, as docs/paper.md says
-        assert (kept.preset, kept.suite.seeds, kept.suite.steps) == ("small", 2, 5_000)
+        assert (committed.preset, committed.suite.seeds, committed.suite.steps) == ("small", 2, 5_000)
         ready = replace(ready, seeds=2, steps=5_000)
-    assert kept.suite == replace(ready, note=kept.suite.note)
-    refuse_other_settings(kept)
+    assert committed.suite == replace(ready, note=committed.suite.note)
+    refuse_other_settings(committed)
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
@@ -66,14 +66,14 @@ def test_a_folder_has_few_files_and_its_tables_have_every_row(folder: Path) -> N
     logs = gzip.decompress(files["logs.csv.gz"].read_bytes()) if "logs.csv.gz" in files else b"\n"
     episodes = files["episodes.csv"].read_bytes() if "episodes.csv" in files else b"\n"
     rows = Counter({"plays": episodes.count(b"\n") - 1, "logs": logs.count(b"\n") - 1})
-    said = Counter[str]()
+    recorded = Counter[str]()
     for name, content in held.items():
         if name.startswith("plays/"):
-            said["plays"] += content["results"]["rows"]
+            recorded["plays"] += content["results"]["rows"]
         elif name.endswith("metrics.jsonl"):
-            said["logs"] += content["rows"]
-    assert said.total() > 0
-    assert said == rows
+            recorded["logs"] += content["rows"]
+    assert recorded.total() > 0
+    assert recorded == rows
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)

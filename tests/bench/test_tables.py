@@ -13,7 +13,7 @@ from helpers.played import BC, DROP, bench_at, write_played
 from rich.console import Console
 
 from droprl.bench import Bench
-from droprl.bench.results import runs_of
+from droprl.bench.results import seed_scores
 from droprl.bench.tables import (
     aggregate_table,
     cost_table,
@@ -64,12 +64,12 @@ def test_a_run_is_the_mean_of_a_seeds_last_checkpoints() -> None:
         for seed in (1, 0)
         for step in (3, 1, 7, 2, 5, 6, 4)
     ]
-    last, late = runs_of({"results": results}), runs_of({"results": results}, 6)
+    last, late = seed_scores({"results": results}), seed_scores({"results": results}, 6)
     assert last is not None
     assert late is not None
     np.testing.assert_allclose(last, [7.5, 107.5])
     np.testing.assert_allclose(late, [5.0, 105.0])  # the mean of steps 2 to 7 is 4.5; two episodes, half a point apart
-    assert runs_of({"results": results}, 8) is None
+    assert seed_scores({"results": results}, 8) is None
 
 
 def test_only_with_six_checkpoints_there_are_tables_of_six(played: Bench) -> None:

@@ -1,9 +1,9 @@
 """A suite and its results on the disk.
 
-OUT/runs/TASK/METHOD are run directories like any other; OUT/plays/TASK/METHOD/PLAY.json is one evaluation each;
-OUT/costs/TASK/METHOD.json says what training took, OUT/data/TASK/METHOD.json from which data (droprl.bench.task_data);
-OUT/episodes.csv has every episode in one tidy table; OUT/suite.json is the suite as it was run, with its data. Of a
-packed folder (droprl.bench.packed) all this is read from the few files that it has.
+OUT/runs/TASK/METHOD are run directories like any other. OUT/plays/TASK/METHOD/PLAY.json is one evaluation.
+OUT/costs/TASK/METHOD.json is the cost of training, OUT/data/TASK/METHOD.json the record of the data
+(droprl.bench.task_data). OUT/episodes.csv has every episode in one table. OUT/suite.json is the suite with its data.
+A packed folder (droprl.bench.packed) has the same content in a few files.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ WHEN = {1: "last checkpoint", KEEP: f"mean of the last {KEEP} checkpoints"}  # w
 
 
 @dataclass(frozen=True)
-class KeptRun:
-    """What a packed folder keeps of a run: its settings and its log."""
+class PackedRun:
+    """A run in a packed folder: its settings and its log, no weights."""
 
     config: RunConfig
     log: list[dict[str, Any]]
@@ -41,18 +41,18 @@ class KeptRun:
 
 @dataclass(frozen=True)
 class Bench:
-    """A suite and where its results are."""
+    """A suite and the folder of its results."""
 
     suite: Suite
     out: Path
     data: Path | None = None
     preset: Literal["paper", "small"] = "paper"
-    tasks: tuple[str, ...] | None = None  # only these are run now; all others stay as they are
-    methods: tuple[str, ...] | None = None  # likewise
+    tasks: tuple[str, ...] | None = None  # only these are run now; the results of others stay
+    methods: tuple[str, ...] | None = None  # only these are run now, likewise
 
     @property
     def asked(self) -> Suite:
-        """The part of the suite that is to be run now."""
+        """The part of the suite that is asked for."""
         suite = self.suite if self.methods is None else self.suite.only(self.methods)
         return suite.changed(tasks=self.tasks)
 
@@ -104,7 +104,7 @@ class Bench:
         """What training cost, as it was written; None if it was not measured."""
         return self._content(self.cost_path(task, method))
 
-    def run(self, task: str, method: Method) -> Run | KeptRun | None:
+    def run(self, task: str, method: Method) -> Run | PackedRun | None:
         """The run, finished or not; None if training has not begun."""
         path = self.run_path(task, method)
         if (path / "config.json").exists():
@@ -113,12 +113,12 @@ class Bench:
         if not isinstance(config, dict):
             return None
         log = packed_files(self.out).get(self._name(path / LOG), [])
-        return KeptRun(run_config_from_dict(config.get("run"), str(path / "config.json")), log)
+        return PackedRun(run_config_from_dict(config.get("run"), str(path / "config.json")), log)
 
     def scores(self, task: str, method: Method, play: str, checkpoints: int = 1) -> np.ndarray | None:
-        """One score for each seed, as `runs_of` computes it; None if it cannot."""
+        """One score for each seed, as `seed_scores` computes it; None if it cannot."""
         found = self.evaluation(task, method, play)
-        return None if found is None else runs_of(found, checkpoints)
+        return None if found is None else seed_scores(found, checkpoints)
 
     def data_of(self, task: str) -> list[dict[str, Any]]:
         """The records of the data that the methods learned from, each once. Without any, those in suite.json."""
@@ -190,15 +190,16 @@ def last_episodes(evaluation: Mapping[str, Any], checkpoints: int = 1) -> dict[i
 
     None if fewer checkpoints were played.
     """
-    of_seed: dict[int, dict[int, list[float]]] = {}
+    by_seed: dict[int, dict[int, list[float]]] = {}
     for result in evaluation["results"]:
-        of_seed.setdefault(result["seed"], {})[result["step"]] = result["scores"] or result["returns"]
-    if any(len(of) < checkpoints for of in of_seed.values()):
+        by_seed.setdefault(result["seed"], {})[result["step"]] = result["scores"] or result["returns"]
+    if any(len(by_step) < checkpoints for by_step in by_seed.values()):
         return None
-    return {seed: [of[step] for step in sorted(of)[-checkpoints:]] for seed, of in sorted(of_seed.items())}
+    last = {seed: sorted(by_step)[-checkpoints:] for seed, by_step in sorted(by_seed.items())}
+    return {seed: [by_seed[seed][step] for step in steps] for seed, steps in last.items()}
 
 
-def runs_of(evaluation: Mapping[str, Any], checkpoints: int = 1) -> np.ndarray | None:
+def seed_scores(evaluation: Mapping[str, Any], checkpoints: int = 1) -> np.ndarray | None:
     """One score for each seed: the mean over the episodes of its last checkpoints. None if fewer were played."""
     found = last_episodes(evaluation, checkpoints)
-    return None if found is None else np.array([np.mean([np.mean(of) for of in played]) for played in found.values()])
+    return None if found is None else np.array([np.mean([np.mean(one) for one in played]) for played in found.values()])

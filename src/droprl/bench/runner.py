@@ -20,7 +20,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from droprl.bench.cells import Cell, cells_of, is_done, run_cell
-from droprl.bench.existing import refuse_other_settings, with_kept
+from droprl.bench.existing import refuse_other_settings, with_recorded
 from droprl.bench.packing import unpack
 from droprl.bench.results import Bench
 from droprl.bench.task_data import task_source
@@ -35,15 +35,15 @@ def run_suite(bench: Bench, runner: Runner | None = None) -> None:
     missing = missing_cells(bench)
     if missing:
         unpack(bench.out)
-    whole = with_kept(bench)
+    whole = with_recorded(bench)
     whole.write_suite()
     failed = (runner or here)(bench, missing)
     whole.write_suite()  # now with the data of every cell
     whole.write_episodes()
     if failed:
-        said = "; ".join(f"{cell}: {reason}" for cell, reason in failed.items())
+        reasons = "; ".join(f"{cell}: {reason}" for cell, reason in failed.items())
         raise DropError(
-            f"{bench.out}: {len(failed)} of {len(missing)} failed ({said}): the rest is done. Repair this "
+            f"{bench.out}: {len(failed)} of {len(missing)} failed ({reasons}): the rest is done. Repair this "
             "and run the same command again: it runs only what failed"
         )
 

@@ -177,8 +177,8 @@ def _suite(name: str, content: dict[str, Any], where: str) -> Suite:
     unknown = set(content) - {f.name for f in fields(Suite)} - {"sizes"} | {"name"} & set(content)
     missing = {"title", "tasks", "methods", "figure", "steps", "seeds", "episodes"} - set(content)
     if unknown or missing:
-        said = f"must have {', '.join(sorted(missing))}" if missing else f"has no field {', '.join(sorted(unknown))}"
-        raise DropError(f"{where}: a suite {said}")
+        fault = f"must have {', '.join(sorted(missing))}" if missing else f"has no field {', '.join(sorted(unknown))}"
+        raise DropError(f"{where}: a suite {fault}")
     tables = {part: content.get(part, {}) for part in ("sizes", "methods", "plays", "figure")}
     for part, given in [*tables.items(), *(i for kind in ("methods", "plays") for i in _entries(tables[kind]))]:
         if not isinstance(given, dict):

@@ -32,7 +32,7 @@ class BenchOptions:
     """Run a suite: train and play what is missing, then write the tables and the figure. The same command resumes.
 
     `drop bench list` names the ready-made suites. `drop bench pack FOLDER --out DIR` packs a suite's results into a few
-    files, to keep or to share them.
+    files that are easy to store and to share.
     """
 
     suite: SuiteName
@@ -70,16 +70,16 @@ class BenchOptions:
 
 @dataclass(frozen=True)
 class PackOptions:
-    """Pack the folder of a suite into at most four files: every number stays, weights and drawn pages do not.
+    """Pack the folder of a suite into at most four files. All numbers are in them, but no weights and no pages.
 
-    `drop report DIR` and `drop bench SUITE --out DIR --draw` make the same page and tables from it. `drop bench SUITE
-    --out DIR` goes on there: if something is missing, it unpacks the folder first.
+    `drop report DIR` and `drop bench SUITE --out DIR --draw` make the same page and tables from DIR. `drop bench SUITE
+    --out DIR` resumes there: if something is missing, it unpacks the folder first.
     """
 
     folder: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FOLDER")]
-    """Where `drop bench` left its results. It stays as it is."""
+    """The folder with the results of `drop bench`. It stays as it is."""
     out: Annotated[Path, tyro.conf.arg(metavar="DIR")]
-    """Where suite.json, episodes.csv and, if there are any, logs.csv.gz and episode.json go."""
+    """The folder for suite.json, episodes.csv and, if there are any, logs.csv.gz and episode.json."""
 
 
 def bench(words: list[str]) -> None:
@@ -120,8 +120,8 @@ def _draw(made: Bench, options: BenchOptions) -> None:
         ]
         if options.draw and given:
             raise DropError(f"{made.out}: --draw takes all settings from its suite.json: leave out --{given[0]}")
-        kept = load_bench(made.out)
-        made = replace(kept, suite=kept.suite.changed(note=options.note), data=options.data)
+        recorded = load_bench(made.out)
+        made = replace(recorded, suite=recorded.suite.changed(note=options.note), data=options.data)
     else:
         made = replace(made, suite=made.asked)
     write_bytes(made.out / "figure.svg", suite_figure(made).encode())
@@ -139,7 +139,7 @@ def _draw(made: Bench, options: BenchOptions) -> None:
 def _pack(options: PackOptions) -> None:
     number = pack(options.folder, options.out)
     names = ", ".join(sorted(path.name for path in options.out.iterdir() if path.name in PACKED))
-    print(f"{options.out}: {names} hold what {number} files in {options.folder} hold")
+    print(f"{options.out}: {names} hold the content of {number} files in {options.folder}")
 
 
 def _list() -> None:

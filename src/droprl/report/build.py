@@ -76,7 +76,7 @@ def _row(evaluation: Evaluation) -> ScoreRow:
 # --- curves ---
 
 
-class Logged(Protocol):
+class LoggedRun(Protocol):
     """What the curves need of a run: no weights."""
 
     @property
@@ -85,7 +85,7 @@ class Logged(Protocol):
     def metrics(self) -> list[dict[str, Any]]: ...
 
 
-def curves_of(runs: Sequence[tuple[str, Logged]]) -> list[Curve]:
+def curves_of(runs: Sequence[tuple[str, LoggedRun]]) -> list[Curve]:
     """The curves that the runs' algorithms declare, one for each metric: that of the first algorithm that has it."""
     found: dict[str, Curve] = {}
     for _, run in runs:
@@ -94,7 +94,7 @@ def curves_of(runs: Sequence[tuple[str, Logged]]) -> list[Curve]:
     return list(found.values())
 
 
-def curve_chart(runs: Sequence[tuple[str, Logged]], curve: Curve) -> Chart:
+def curve_chart(runs: Sequence[tuple[str, LoggedRun]], curve: Curve) -> Chart:
     """The chart of a curve, from the logs of the runs whose algorithm declares it. Each run has a name."""
     own = [(name, run) for name, run in runs if any(c.metric == curve.metric for c in run.config.algorithm.card.curves)]
     lines = [(metric, f"{name}, {part}" if part else name, run) for name, run in own for metric, part in _lines(curve)]
@@ -108,12 +108,12 @@ def _lines(curve: Curve) -> tuple[tuple[str, str], ...]:
     return curve.lines or ((curve.metric, ""),)
 
 
-def _charts(runs: Sequence[tuple[str, Logged]], diagnosis: bool) -> list[Chart]:
+def _charts(runs: Sequence[tuple[str, LoggedRun]], diagnosis: bool) -> list[Chart]:
     charts = [curve_chart(runs, curve) for curve in curves_of(runs) if curve.diagnosis == diagnosis]
     return [chart for chart in charts if chart.series]
 
 
-def _series(run: Logged, metric: str, label: str) -> Series | None:
+def _series(run: LoggedRun, metric: str, label: str) -> Series | None:
     entries = [(e["step"], e[metric]) for e in run.metrics() if metric in e]
     if not entries:
         return None

@@ -72,7 +72,7 @@ def episode_of(bench: Bench) -> EpisodeOfRun | None:
     if played is not None and not played.problem:
         write_bytes(where, json.dumps(_in_short(asdict(played)), separators=(",", ":"), allow_nan=False).encode())
     elif played is None and where.exists():
-        return _kept_episode(read_json(where), where)
+        return _saved_episode(read_json(where), where)
     return played
 
 
@@ -85,7 +85,7 @@ def _in_short(content: Any) -> Any:
     return nullable(content, digits=8) if isinstance(content, float) else content
 
 
-def _kept_episode(content: Any, where: Path) -> EpisodeOfRun:
+def _saved_episode(content: Any, where: Path) -> EpisodeOfRun:
     def numbers(values: Any) -> Any:
         return values and [math.nan if value is None else value for value in values]
 
