@@ -1,6 +1,6 @@
-"""Plays episodes of a Gymnasium task with a policy that `drop export RUN --onnx FILE` wrote, from that file alone.
+"""Plays episodes of a Gymnasium task with the ONNX file that `drop export RUN --onnx FILE` wrote.
 
-Needs numpy, onnxruntime and gymnasium[mujoco]; no JAX and no droprl:
+It needs numpy, onnxruntime and gymnasium[mujoco], but no JAX and no droprl:
 
     python examples/onnx_mujoco.py policy.onnx --episodes 5
 """
@@ -14,19 +14,19 @@ import onnxruntime
 
 parser = argparse.ArgumentParser()
 parser.add_argument("file")
-parser.add_argument("--task", help="a Gymnasium id; by default that of the file")
+parser.add_argument("--task", help="a Gymnasium id; by default the task named in the file")
 parser.add_argument("--episodes", type=int, default=1)
 arguments = parser.parse_args()
 
 options = onnxruntime.SessionOptions()
-options.intra_op_num_threads = 1  # one observation at a time leaves nothing to share among threads
+options.intra_op_num_threads = 1  # with one observation at a time more threads do not help
 session = onnxruntime.InferenceSession(arguments.file, options)
 facts = session.get_modelmeta().custom_metadata_map
 inputs, outputs = ([value.name for value in values] for values in (session.get_inputs(), session.get_outputs()))
 env = gymnasium.make(arguments.task or facts["task"])
 
 for episode in range(arguments.episodes):
-    # What the policy remembers is given to it at every step, and comes back for the next one as next_….
+    # The memory of the policy is an input of every step. The outputs next_… are the memory for the next step.
     kinds = json.loads(facts["memory"])
     memory = {name: np.full((1, *kind["shape"]), kind["start"], kind["type"]) for name, kind in kinds.items()}
     observation, _ = env.reset(seed=episode)

@@ -37,7 +37,7 @@ from droprl.report.figure import (
     dot_chart,
     key,
     line_with_band,
-    mark_of_runs,
+    mean_mark,
     page,
     panels,
     place_axis,
@@ -180,7 +180,7 @@ def draw_luck(experiment: Experiment) -> Drawing:
         for i, variant in enumerate(experiment.variants):
             result = experiment.result(dataset, variant)
             known = [result.measures.get(name) if result else None for name in MEASURES]
-            marks = tuple((mark_of_runs(seeds, i % GREY),) if seeds is not None else () for seeds in known)
+            marks = tuple((mean_mark(seeds, i % GREY),) if seeds is not None else () for seeds in known)
             rows += [Row(named(variant), marks)] if any(marks) else []
     if not any(row.marks for row in rows):
         raise DropError("no result has any of these measures")
@@ -196,7 +196,7 @@ def draw_decomposition(experiment: Experiment) -> Drawing:
         whole = {p: of for p, of in played.items() if scored and of.keys() >= {*scored}}
         cells = [tuple(_aggregate_mark(of, scored, _colour(plays, p)) for p, of in whole.items())]
         for d in experiment.datasets:
-            cells.append(tuple(mark_of_runs(of[d].last, _colour(plays, p)) for p, of in played.items() if d in of))
+            cells.append(tuple(mean_mark(of[d].last, _colour(plays, p)) for p, of in played.items() if d in of))
         rows += [Row(named(variant), tuple(cells))] if any(cells) else []
     columns = [Column("all datasets: IQM, 95 % interval"), *(Column(dataset_named(d)) for d in experiment.datasets)]
     body, bottom = dot_chart(rows, columns, 92)

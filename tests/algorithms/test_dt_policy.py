@@ -171,7 +171,7 @@ def test_acting_without_a_reward_keeps_the_return_to_go() -> None:
 
 
 def test_its_value_cannot_be_estimated_from_single_states() -> None:
-    assert "dt goes by its past" in refusal(estimate_returns, [loaded()], dataset())
+    assert "dt: its actions depend on the past" in refusal(estimate_returns, [loaded()], dataset())
 
 
 class Sides(Paying):

@@ -1,4 +1,4 @@
-"""Suites on stand-in files of the right names and sizes: what is run, what is not run twice, and what is drawn."""
+"""Suites on made-up data with the right names and sizes: what runs, what does not run twice, and what is drawn."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def test_every_episode_is_in_one_tidy_table(bench: Bench) -> None:
     tasks = ("hopper-medium", "hopper-random")
     assert keys == {(t, m, p, s, e) for t in tasks for m, p in plays for s in "01" for e in "01"}
     assert len(rows) == len(keys)
-    for r in rows:  # D4RL's normalisation of Hopper, by hand
+    for r in rows:  # D4RL's normalisation for Hopper, by hand
         assert float(r["score"]) == pytest.approx(100 * (float(r["return"]) + 20.272305) / (3234.3 + 20.272305))
 
 
 def test_scores_are_means_over_each_seeds_episodes(bench: Bench) -> None:
     rows = list(csv.DictReader((bench.out / "episodes.csv").open(encoding="utf-8")))
-    of = [r for r in rows if (r["task"], r["method"], r["play"]) == ("hopper-random", "DROP", "always")]
-    expected = [np.mean([float(r["score"]) for r in of if r["seed"] == s]) for s in "01"]
+    own = [r for r in rows if (r["task"], r["method"], r["play"]) == ("hopper-random", "DROP", "always")]
+    expected = [np.mean([float(r["score"]) for r in own if r["seed"] == s]) for s in "01"]
     found = bench.scores("hopper-random", bench.suite.methods[0], "always")
     assert found is not None
     np.testing.assert_allclose(found, expected)
@@ -75,12 +75,12 @@ def test_nothing_is_done_twice_and_only_what_is_missing_is_done(bench: Bench) ->
     assert missing in changed
     recorded = {bench.out / "suite.json", bench.data_path("hopper-random", drop)}
     assert all(p in (missing, *recorded) or p.parent == played_again for p in changed)
-    # Played again, it earned the same; only the clock may differ.
+    # It earned the same again; only the times may differ.
     first, again = (json.loads(text) for text in (before, missing.read_bytes()))
     assert first["results"] == again["results"]
 
 
-def test_what_was_played_with_other_episodes_is_played_again(bench: Bench, tmp_path: Path) -> None:
+def test_a_cell_played_with_fewer_episodes_is_played_again(bench: Bench, tmp_path: Path) -> None:
     copied = shutil.copytree(bench.out, tmp_path / "out")
     more = Bench(bench.suite.changed(episodes=3), copied, bench.data, "small")
     run_suite(more)
@@ -102,30 +102,30 @@ def test_a_folder_says_what_was_run_there(bench: Bench) -> None:
 
 def test_the_suite_says_which_data_it_learned_from(bench: Bench) -> None:
     assert bench.data is not None
-    said = json.loads((bench.out / "suite.json").read_text(encoding="utf-8"))["data"]
-    assert list(said) == ["hopper-medium", "hopper-random"]
-    [record] = said["hopper-medium"]  # one, although two methods learned from it
+    records = json.loads((bench.out / "suite.json").read_text(encoding="utf-8"))["data"]
+    assert list(records) == ["hopper-medium", "hopper-random"]
+    [record] = records["hopper-medium"]  # one, although two methods learned from it
     file = bench.data / "hopper-medium.hdf5"
     assert record["sha256"] == {file.name: hashlib.sha256(file.read_bytes()).hexdigest()}
     assert (record["source"], record["steps"], record["episodes"]) == (file.name, 240, 20)
     assert (record["made"], record["origin"]) == (False, None)
     run = Run(bench.run_path("hopper-medium", bench.suite.methods[0])).config
     assert record["fingerprint"] == run.data.fingerprint
-    assert str(bench.data) not in json.dumps(said)
+    assert str(bench.data) not in json.dumps(records)
 
 
-def test_the_record_outlives_the_folders_it_was_gathered_from(bench: Bench, tmp_path: Path) -> None:
+def test_the_record_of_the_data_stays_in_a_copy_without_the_data_folder(bench: Bench, tmp_path: Path) -> None:
     for name in ("plays", "suite.json"):
         copy = shutil.copytree if (bench.out / name).is_dir() else shutil.copy
         copy(bench.out / name, tmp_path / name)
     copied = load_bench(tmp_path)
     assert copied.data_of("hopper-random") == bench.data_of("hopper-random") != []
-    run_suite(copied)  # nothing is missing, and what was known stays
+    run_suite(copied)  # nothing is missing, and the record stays
     assert load_bench(tmp_path).data_of("hopper-random") == bench.data_of("hopper-random")
 
 
 def test_methods_of_one_task_learn_from_the_same_data(bench: Bench, tmp_path: Path) -> None:
-    """What is missing is not filled in from another file of the same name."""
+    """A missing method must not learn from another file of the same name."""
     assert bench.data is not None
     copied = shutil.copytree(bench.out, tmp_path / "out")
     (tmp_path / "data").mkdir()
@@ -134,11 +134,11 @@ def test_methods_of_one_task_learn_from_the_same_data(bench: Bench, tmp_path: Pa
     shutil.rmtree(copied / "runs" / "hopper-medium" / "BC")
     shutil.rmtree(copied / "plays" / "hopper-medium" / "BC")
     (copied / "data" / "hopper-medium" / "BC.json").unlink()
-    with pytest.raises(DropError, match=r"hopper-medium\.hdf5 is not what other methods here learned from"):
+    with pytest.raises(DropError, match=r"hopper-medium\.hdf5 is not the data that other methods here learned from"):
         run_suite(Bench(bench.suite, copied, tmp_path / "data", "small"))
 
 
-def test_what_is_made_or_joined_is_recorded_as_such(data: Path) -> None:
+def test_the_record_says_if_data_was_made_or_joined(data: Path) -> None:
     joined = find_task_data("hopper-medium+hopper-random", data)
     record = data_record(task_source("hopper-medium+hopper-random", data), joined)
     assert record.source == "hopper-medium.hdf5 + hopper-random.hdf5"
@@ -148,8 +148,8 @@ def test_what_is_made_or_joined_is_recorded_as_such(data: Path) -> None:
     assert str(made.origin).startswith("regenerated on the spot")
 
 
-def test_scores_are_of_the_last_checkpoint_and_of_six_where_it_is_asked(tmp_path: Path) -> None:
-    """And the figure says so."""
+def test_scores_are_of_the_last_checkpoint_or_of_six_if_asked(tmp_path: Path) -> None:
+    """And the figure says which."""
     made = bench_at(tmp_path, tasks=("a-medium",))
     for method, play in ((DROP, "once"), (BC, BC.name)):
         six = {(seed, step): [float(step + seed)] * 2 for seed in (0, 1) for step in range(1, 7)}
@@ -173,7 +173,7 @@ def test_a_cell_that_fails_is_named_and_stops_no_other(bench: Bench, tmp_path: P
     assert (made.out / "episodes.csv").read_text(encoding="utf-8").count("hopper-medium,BC") == 4
 
 
-def test_a_task_without_data_is_said_before_anything_runs(bench: Bench, tmp_path: Path) -> None:
+def test_a_task_without_data_is_refused_before_anything_runs(bench: Bench, tmp_path: Path) -> None:
     made = Bench(bench.suite.changed(tasks=("hopper-medium", "nowhere")), tmp_path / "out", bench.data, "small")
     with pytest.raises(DropError, match=r"has no nowhere\.hdf5"):
         run_suite(made)
@@ -209,17 +209,17 @@ def test_ready_made_suites_are_whole(name: str) -> None:
 def test_the_command_of_the_docs_runs_on_a_stand_in(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With less of everything; the other suites differ in their settings, which the test above has read."""
+    """With less of everything. The other suites differ only in their settings, which the test above loads."""
     words = ["bench", "ablation-cloning", "--data", str(data), "--out", str(tmp_path / "out")]
     less = ["--methods", "N = 50", "--preset", "small", "--seeds", "1", "--steps", "20"]
     main([*words, "--tasks", "hopper-medium", *less])
-    said = capsys.readouterr().out
-    assert "figure.svg" in said
-    assert "The paper: many behaviour policies" in said
+    printed = capsys.readouterr().out
+    assert "figure.svg" in printed
+    assert "The paper: many behaviour policies" in printed
     drawn = (tmp_path / "out" / "figure.svg").read_text(encoding="utf-8")
     assert drawn.startswith("<svg")
     assert "N = 50" in drawn
-    assert not (tmp_path / "out" / "plays").exists()  # this one looks at the losses alone
+    assert not (tmp_path / "out" / "plays").exists()  # this suite draws losses and plays nothing
 
 
 def test_the_command_prints_scores_and_aggregates_and_writes_all_tables(
@@ -227,10 +227,10 @@ def test_the_command_prints_scores_and_aggregates_and_writes_all_tables(
 ) -> None:
     suite = bench.out.parent / "tiny.toml"
     main(["bench", str(suite), "--out", str(bench.out), "--draw"])
-    said = capsys.readouterr().out
-    assert "A small suite: score, last checkpoint" in said
-    assert "A small suite: over all tasks, last checkpoint" in said
-    assert "probability of improvement" not in said  # in a file only: it is wide
+    printed = capsys.readouterr().out
+    assert "A small suite: score, last checkpoint" in printed
+    assert "A small suite: over all tasks, last checkpoint" in printed
+    assert "probability of improvement" not in printed  # it is wide, so it is only in a file
     rows = list(csv.DictReader((bench.out / "tables" / "scores-last.csv").open(encoding="utf-8")))
     assert [row["task"] for row in rows] == ["hopper-medium", "hopper-random", "IQM"]
     scores = bench.scores("hopper-random", bench.suite.methods[1], "BC")
@@ -261,13 +261,13 @@ def test_from_a_real_suite_to_its_page_with_an_episode(bench: Bench, tmp_path: P
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        (("seeds = 2", ""), "has no seeds"),
-        (("seeds = 2", "seeds = 2\nspeed = 1"), "knows no speed"),
+        (("seeds = 2", ""), "a suite must have seeds"),
+        (("seeds = 2", "seeds = 2\nspeed = 1"), "a suite has no field speed"),
         (('kind = "dots"', 'kind = "pie"'), "figure.kind is 'pie'"),
         (('algo = "bc"', 'algo = "cb"'), "there is no algorithm 'cb'"),
         (("width = 8\nbatch_size = 16\ndepths", "wide = 8\nbatch_size = 16\ndepths"), "wide"),
         (('rule = "best" ', 'role = "best" '), "role"),
-        (("steps = 20", "steps = "), "is no TOML"),
+        (("steps = 20", "steps = "), "is not valid TOML"),
         (("episodes = 2", 'episodes = 2\nprotocol = "papper"'), "protocol is 'papper': choose one of last, paper"),
         (("steps = 20", 'steps = 5\nprotocol = "paper"'), "5 updates leave too few checkpoints"),
         (("steps = 20", "steps = 0"), "steps is 0: give a whole number, at least 1"),
@@ -275,7 +275,7 @@ def test_from_a_real_suite_to_its_page_with_an_episode(bench: Bench, tmp_path: P
         (("episodes = 2", "episodes = -1"), "episodes is -1"),
         (('tasks = ["hopper-medium", "hopper-random"]', 'tasks = "hopper-medium"'), "tasks is 'hopper-medium'"),
         (('tasks = ["hopper-medium", "hopper-random"]', "tasks = [1]"), r"tasks are \[1\]: give a list of names"),
-        (('kind = "dots"', 'kind = "dots"\ncolour = 1'), "a figure knows no colour"),
+        (('kind = "dots"', 'kind = "dots"\ncolour = 1'), "a figure has no field colour"),
         (('kind = "dots"', 'kind = "dots"\ntime = 1'), "time is 1"),
         (('algo = "bc"', 'algo = "bc"\nshare = 0'), "method BC: share is 0"),
         (("[methods.BC]", '[methods."D O P"]\n[methods."D O-P"]\n[methods.BC]'), "would have the same files, D-O-P"),

@@ -1,5 +1,5 @@
-"""What a folder holds is not taken for something else, and not forgotten: results of other settings, other parts of the
-suite, copies without weights."""
+"""Folders that already hold results: other settings are refused, other parts of the suite stay in the records, and
+copies work without weights."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from droprl.train.config import DataConfig, RunConfig, run_config_to_dict
 
 
 def as_played(bench: Bench, task: str, method: Method) -> None:
-    """One cell as `drop bench` would have left it, without its run."""
+    """Write one cell as `drop bench` leaves it, but without its run."""
     algorithm = method.algorithm(bench.preset, "test")
     for play, given in bench.suite.plays_of(method).items():
         steps = bench.suite.steps_of(method)
         write_played(bench, task, method, play, {(seed, steps): [1.0, 2.0] for seed in range(bench.suite.seeds)})
         path = bench.play_path(task, method, play)
         adaptation = None if algorithm.adaptation is None else asdict(replace(algorithm.adaptation, **given))
-        said = {"unit": "D4RL-normalised score", "dataset": task}
-        write_json(path, json.loads(path.read_bytes()) | {"protocol": "last", "adaptation": adaptation} | said)
+        message = {"unit": "D4RL-normalised score", "dataset": task}
+        write_json(path, json.loads(path.read_bytes()) | {"protocol": "last", "adaptation": adaptation} | message)
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def copy(tmp_path: Path) -> Bench:
 
 
 def write_config(bench: Bench, task: str, method: Method, **settings: Any) -> None:
-    """As a run of the cell has it, what was open filled in."""
+    """Write the config of the cell's run, with the open settings filled in."""
     asked: Any = method.algorithm(bench.preset, "test")
     algorithm = replace(asked, **settings)
     data = DataConfig("source", task, "0", 100, 10, None, None)
@@ -64,7 +64,7 @@ def with_drop(bench: Bench, **settings: Any) -> Bench:
     return replace(bench, suite=bench.suite.changed(methods=methods))
 
 
-# ---- not taken for something else
+# ---- results of other settings
 
 
 def test_a_copy_without_weights_is_done(copy: Bench) -> None:
@@ -73,7 +73,7 @@ def test_a_copy_without_weights_is_done(copy: Bench) -> None:
     assert missing_cells(load_bench(copy.out)) == []
 
 
-def test_settings_that_are_newer_than_a_file_make_it_no_other(copy: Bench) -> None:
+def test_an_older_file_without_newer_settings_is_done(copy: Bench) -> None:
     path = copy.play_path("a-medium", DROP, "once")
     content = json.loads(path.read_bytes())
     del content["adaptation"]["guard"], content["adaptation"]["warm_start"]
@@ -91,7 +91,7 @@ def test_settings_that_are_newer_than_a_file_make_it_no_other(copy: Bench) -> No
         (lambda suite: suite.changed(protocol="paper"), {"DROP", "B&C_1"}),
     ],
 )
-def test_what_was_played_otherwise_is_not_done(copy: Bench, change: Callable[[Any], Any], again: set[str]) -> None:
+def test_a_cell_of_other_settings_is_not_done(copy: Bench, change: Callable[[Any], Any], again: set[str]) -> None:
     other = replace(copy, suite=change(copy.suite))
     assert {cell.method.name for cell in cells_of(other) if not is_done(other, cell)} == again
 
@@ -106,21 +106,21 @@ def refused(bench: Bench) -> str:
 
 
 def test_another_preset_or_setting_is_refused_by_suite_json(copy: Bench) -> None:
-    said = refused(replace(copy, preset="small"))
-    assert "holds results of preset paper, small is asked for: choose another --out" in said
-    said = refused(with_drop(copy, threshold=1.0))
-    assert "a-medium, DROP with other settings (threshold 2.0 → 1.0): choose another --out" in said
-    said = refused(replace(with_drop(copy, threshold=1.0), tasks=("new",)))  # the same name would have two meanings
-    assert "a-medium, DROP with other settings (threshold 2.0 → 1.0)" in said
-    assert missing_cells(with_drop(copy, threshold=2.0)) == []  # said, and as before
+    message = refused(replace(copy, preset="small"))
+    assert "holds results of preset paper, not of small: choose another --out" in message
+    message = refused(with_drop(copy, threshold=1.0))
+    assert "a-medium, DROP with other settings (threshold 2.0 → 1.0): choose another --out" in message
+    message = refused(replace(with_drop(copy, threshold=1.0), tasks=("new",)))  # the same name would have two meanings
+    assert "a-medium, DROP with other settings (threshold 2.0 → 1.0)" in message
+    assert missing_cells(with_drop(copy, threshold=2.0)) == []  # the same value, given explicitly
 
 
 def test_another_setting_is_refused_by_the_run_itself(copy: Bench) -> None:
-    """Whatever suite.json says: its defaults may have been others when the run was made."""
+    """suite.json does not count here: its defaults may have changed since the run was made."""
     write_config(copy, "a-medium", DROP, threshold=1.0, discount=0.9, n_sub_tasks=4)
     assert "(threshold 1.0 → 2.0)" in refused(copy)
     write_config(copy, "a-medium", DROP, discount=0.9, n_sub_tasks=4)
-    assert missing_cells(copy) == []  # what was open is filled in
+    assert missing_cells(copy) == []  # open settings were filled in
     assert "(n_sub_tasks 4 → 5)" in refused(with_drop(copy, n_sub_tasks=5, threshold=2.0))
     longer = replace(copy, suite=copy.suite.changed(steps=11), methods=("DROP",))
     assert "have other sizes (steps 10 → 11)" in refused(longer)
@@ -128,7 +128,7 @@ def test_another_setting_is_refused_by_the_run_itself(copy: Bench) -> None:
     assert "DROP with other settings (steps 10 → 11)" in refused(longer)
 
 
-# ---- not forgotten
+# ---- other parts of the suite
 
 
 def rows_of(bench: Bench) -> list[dict[str, str]]:
@@ -145,12 +145,12 @@ def test_a_part_of_the_suite_leaves_the_rest_in_the_records(copy: Bench, only: d
 
 
 def test_a_part_with_other_sizes_is_refused(copy: Bench) -> None:
-    """suite.json has one number of seeds: it would be wrong of the rest."""
-    said = refused(replace(copy, suite=copy.suite.changed(seeds=5), methods=("DROP",)))
-    assert "have other sizes (seeds 2 → 5): choose another --out, or run all of them" in said
+    """suite.json has one number of seeds, which would be wrong for the other results."""
+    message = refused(replace(copy, suite=copy.suite.changed(seeds=5), methods=("DROP",)))
+    assert "have other sizes (seeds 2 → 5): choose another --out, or run the whole suite" in message
 
 
-def test_parts_make_up_the_whole_in_the_suites_order(tmp_path: Path) -> None:
+def test_parts_add_up_to_the_whole_in_the_suites_order(tmp_path: Path) -> None:
     made = bench_at(tmp_path)
     for method in (BC, DROP):
         for task in ("b_random", "a-medium"):
@@ -158,26 +158,26 @@ def test_parts_make_up_the_whole_in_the_suites_order(tmp_path: Path) -> None:
             run_suite(replace(made, methods=(method.name,), tasks=(task,)))
     assert load_bench(tmp_path).suite == made.suite
     assert len(rows_of(made)) == 2 * 2 * 2 * 2
-    # A method that left nothing, say because its name was mistyped, is forgotten with the next run.
+    # A method without results, for example with a mistyped name, is dropped by the next run.
     write_json(tmp_path / "suite.json", asdict(made.suite.changed(methods=(*made.suite.methods, Method("BCC", "bc")))))
     run_suite(made)
     assert load_bench(tmp_path).suite == made.suite
 
 
-def test_what_the_suite_no_longer_has_stays_as_it_was(copy: Bench) -> None:
+def test_results_that_the_suite_no_longer_asks_for_stay(copy: Bench) -> None:
     other = replace(copy, suite=copy.suite.changed(methods=(BC,), tasks=("a-medium",), plays={"new": {}}))
     run_suite(other)
-    kept = load_bench(copy.out).suite
-    assert [m.name for m in kept.methods] == ["B&C_1", "DROP"]
-    assert (kept.tasks, kept.plays) == (("a-medium", "b_random"), {"new": {}, "once": {"rule": "best"}})
+    recorded = load_bench(copy.out).suite
+    assert [m.name for m in recorded.methods] == ["B&C_1", "DROP"]
+    assert (recorded.tasks, recorded.plays) == (("a-medium", "b_random"), {"new": {}, "once": {"rule": "best"}})
     assert len(rows_of(copy)) == 2 * 2 * 2 * 2
 
 
-# ---- drawn from what it says of itself
+# ---- drawing
 
 
 def test_drawing_takes_the_folders_own_suite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Which ended at 5,000 updates, not at the 12,000 that the ready-made suite asks for."""
+    """The folder's own suite has 5,000 updates, the ready-made one 12,000."""
     out = tmp_path / "out"
     ready = load_suite("ablation-cloning")
     made = Bench(ready.changed(steps=5_000, seeds=2, tasks=ready.tasks[:1]), out)
@@ -202,18 +202,18 @@ def test_a_line_ends_where_its_log_ends(copy: Bench) -> None:
     write_config(made, "a-medium", BC)
     log = [json.dumps({"step": step, "clone_loss": [1.0 / step, 2.0 / step]}) for step in range(1, 5)]
     (made.run_path("a-medium", BC) / "metrics.jsonl").write_text("\n".join(log), encoding="utf-8")
-    assert suite_figure(made).count("0 1 0 -6.8 0Z") == 4  # dots, at ten places
+    assert suite_figure(made).count("0 1 0 -6.8 0Z") == 4  # four dots, although there are ten places
 
 
 def test_returns_and_unequal_seeds_are_drawn_as_the_tables_have_them(copy: Bench) -> None:
-    """A task in returns is in no IQM, and where tasks have unequally many seeds the first so many count."""
+    """A task in returns is not in the IQM. With different numbers of seeds the smallest number counts."""
     made = bench_at(copy.out, tasks=("a-medium", "b_random", "returns"))
     write_played(made, "a-medium", DROP, "once", {(seed, 10): [float(seed)] for seed in range(3)})
     write_played(made, "b_random", DROP, "once", {(seed, 10): [30.0] for seed in range(2)})
     write_played(made, "returns", DROP, "once", {(seed, 10): [3000.0] for seed in range(2)}, scored=False)
     drawn = suite_figure(made)
     assert "returns (return)" in drawn
-    assert ">15.5<" in drawn  # of 0, 1, 30 and 30 the lowest and the highest go
+    assert ">15.5<" in drawn  # the IQM of 0, 1, 30 and 30: the lowest and the highest are cut
 
 
 @pytest.mark.parametrize("words", [["bench", "SUITE", "--out", "OUT", "--draw"], ["report", "OUT"]])
@@ -225,10 +225,10 @@ def test_every_command_that_writes_tables_writes_the_episodes(copy: Bench, words
     assert path.read_bytes() == whole
 
 
-# ---- what training took
+# ---- the cost of training
 
 
-def test_a_training_that_went_on_counts_what_was_done_since(tmp_path: Path) -> None:
+def test_after_an_interruption_the_cost_counts_only_the_later_updates(tmp_path: Path) -> None:
     source = str(save_npz(learnable_dataset(), tmp_path / "learnable.npz"))
     method = Method("bc", "bc", {"width": 8, "batch_size": 16})
     suite = bench_at(tmp_path).suite.changed(tasks=(source,), methods=(method,), steps=40, episodes=0, plays={})
@@ -238,7 +238,7 @@ def test_a_training_that_went_on_counts_what_was_done_since(tmp_path: Path) -> N
     assert whole is not None
     assert whole["updates"] == 40
     folder = made.run_path(source, method) / "checkpoints"
-    for step in (36, 38, 40):  # as a kill after 35 or so would have left it
+    for step in (36, 38, 40):  # as after a kill at about update 35
         shutil.rmtree(folder / f"{step:09d}")
     made.cost_path(source, method).unlink()
     run_cell(made, Cell(source, method))

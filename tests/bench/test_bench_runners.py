@@ -1,4 +1,4 @@
-"""The same suite in other processes and on a real Ray, some of them killed: the results are those of a plain run."""
+"""The same suite in other processes and on a real Ray, some processes killed: the results are those of a plain run."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def weights(bench: Bench) -> dict[str, bytes]:
 
 
 class KillOnce:
-    """Kills, once, the process that holds a run's lock, as soon as the run has a checkpoint and is not finished."""
+    """Kills the process that holds a run's lock, once, when the run has a checkpoint and is not finished."""
 
     def __init__(self, run: Path, steps: int) -> None:
         self.killed: int | None = None
@@ -97,7 +97,7 @@ linux = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="finds the
 
 
 @linux
-def test_a_process_that_is_killed_changes_nothing(plain: Bench, source: Path, tmp_path: Path) -> None:
+def test_a_killed_process_changes_no_result(plain: Bench, source: Path, tmp_path: Path) -> None:
     made = Bench(suite_of(source), tmp_path / "out")
     with KillOnce(made.run_path(str(source), SLOW), made.suite.steps) as killer:
         run_suite(made, InProcesses(2))
@@ -110,22 +110,22 @@ def test_a_process_that_is_killed_changes_nothing(plain: Bench, source: Path, tm
     assert cost["updates_per_second"] == pytest.approx(cost["updates"] / cost["train_seconds"])
 
 
-def test_a_process_that_always_dies_is_given_up_and_named(source: Path, tmp_path: Path) -> None:
+def test_a_cell_whose_process_always_dies_is_given_up_and_named(source: Path, tmp_path: Path) -> None:
     made = Bench(suite_of(source, steps=10), tmp_path / "out")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XLA_FLAGS", "--no_such_flag")  # XLA ends a process that has this
+        patch.setenv("XLA_FLAGS", "--no_such_flag")  # XLA ends a process with this flag
         with pytest.raises(DropError, match=r"2 of 2 failed .* 3 times"):
             run_suite(made, InProcesses(2))
 
 
-def test_a_ray_without_room_or_address_is_said(source: Path, tmp_path: Path, ray_of_two: Any) -> None:
+def test_a_ray_with_too_few_gpus_is_refused(source: Path, tmp_path: Path, ray_of_two: Any) -> None:
     made = Bench(suite_of(source, steps=10), tmp_path / "out")
     with pytest.raises(DropError, match="asks for 99 GPUs and the cluster has 0"):
         run_suite(made, OnRay(gpus=99))
 
 
 class FakeRay:
-    """Notes what it is asked for, and runs everything at once."""
+    """Records what it is asked for. Its tasks do nothing and end at once."""
 
     exceptions = SimpleNamespace(RayError=RuntimeError)
 
@@ -155,7 +155,7 @@ class FakeRay:
 
 
 @pytest.mark.parametrize("words", [["--ray"], ["--ray", "--workers", "1"], ["--ray", "auto"]])
-def test_ray_without_an_address_joins_nobody_and_tasks_get_what_is_asked_for(
+def test_ray_without_an_address_is_a_new_one_and_its_tasks_ask_for_cpus_and_gpus(
     words: list[str], source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake = FakeRay()
@@ -166,21 +166,21 @@ def test_ray_without_an_address_joins_nobody_and_tasks_get_what_is_asked_for(
     main(["bench", str(mine), "--out", str(tmp_path / "out"), "--cpus", "2", "--gpus", "0.25", *words])
     assert fake.address == ("auto" if "auto" in words else "local")
     assert (fake.options["num_cpus"], fake.options["num_gpus"]) == (2.0, 0.25)
-    assert fake.options["max_calls"] == 1  # peak memory is of one cell
+    assert fake.options["max_calls"] == 1  # so the peak memory is that of one cell
 
 
-def test_an_address_where_nobody_answers_is_said(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_without_an_answer_is_refused(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeRay()
     monkeypatch.setitem(sys.modules, "ray", fake)
     made = Bench(suite_of(source, steps=10), tmp_path / "out")
     for address in ("127.0.0.1:1", "ray://127.0.0.1:1"):
         with pytest.raises(DropError, match=f"^{address}: no Ray cluster answers there .*: check the address"):
             run_suite(made, OnRay(address))
-    assert fake.address is None  # never asked: it would end the process
+    assert fake.address is None  # Ray is never called: it would end the process
 
 
 @linux
-def test_ray_gives_the_same_with_a_worker_killed(plain: Bench, source: Path, tmp_path: Path, ray_of_two: Any) -> None:
+def test_ray_gives_the_same_with_a_killed_worker(plain: Bench, source: Path, tmp_path: Path, ray_of_two: Any) -> None:
     made = Bench(suite_of(source), tmp_path / "out")
     with KillOnce(made.run_path(str(source), SLOW), made.suite.steps) as killer:
         run_suite(made, OnRay())
@@ -189,7 +189,7 @@ def test_ray_gives_the_same_with_a_worker_killed(plain: Bench, source: Path, tmp
 
 
 def test_every_episode_is_the_same_wherever_it_was_played(tmp_path: Path, ray_of_two: Any) -> None:
-    """By the command line, in a real task."""
+    """With the command line and a real task."""
     for seed, name in enumerate(("hopper-medium", "hopper-random")):
         write_hopper(tmp_path / f"{name}.hdf5", seed)
     (tmp_path / "tiny.toml").write_text(TINY.replace("steps = 20", "steps = 4"), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The budget curve by hand: who is chosen by how many episodes, and that no episode both chooses and judges."""
+"""The budget curve by hand: which candidate how many episodes choose, and that no episode both chooses and judges."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ from droprl.errors import DropError
 
 
 def one_seed(*scores: float, n: int = 20) -> dict[Candidate, list[float]]:
-    """Candidates that always score the same; the first is the last checkpoint, the second the one before it …"""
+    """Candidates whose scores never vary. The first is the last checkpoint, the second the one before it, and so on."""
     return {Candidate(0, 100 - i, "once"): [score] * n for i, score in enumerate(scores)}
 
 
 def test_two_candidates_that_never_vary() -> None:
-    """None: the last checkpoint. One: only the last has been played. Two: both have, and the better is known."""
+    """0 episodes: the last checkpoint. 1: only the last has played. 2: both have played, and the better is known."""
     found = budget_curve(one_seed(10.0, 20.0), (0, 1, 2, 3, 50))
     np.testing.assert_allclose(found.score, [10, 10, 20, 20, 20])
     np.testing.assert_array_equal(found.low, found.score)  # one seed: no width
     np.testing.assert_array_equal(found.high, found.score)
-    np.testing.assert_array_equal(found.exhausted, [False, False, False, False, True])  # 25 each, of 10 that may choose
+    np.testing.assert_array_equal(found.exhausted, [False, False, False, False, True])  # 25 each, only 10 may choose
     np.testing.assert_allclose(budget_curve(one_seed(20.0, 10.0), (0, 1, 2)).score, 20)
 
 
 def test_episodes_are_spent_in_turn() -> None:
-    """The k-th candidate is known from the k-th episode on."""
+    """After k episodes the first k candidates have played."""
     np.testing.assert_allclose(budget_curve(one_seed(4.0, 1.0, 9.0, 7.0), range(6)).score, [4, 4, 4, 9, 9, 9])
 
 
-def test_equals_are_decided_for_the_preferred_and_not_by_chance() -> None:
-    """The other has 5 as well in most episodes and never more: it is never chosen, or it would cost its −100."""
+def test_among_equals_the_preferred_one_is_chosen_and_not_a_random_one() -> None:
+    """The other candidate scores 5 in most episodes and never more. It is never chosen, or its −100 would count."""
     tied = {Candidate(0, 2, "once"): [5.0] * 6, Candidate(0, 1, "once"): [5.0] * 5 + [-100.0]}
     assert budget_curve(tied, (2,)).score == 5.0
     by_name = {Candidate(0, 7, "zebra"): [1.0, 1.0], Candidate(0, 7, "ant"): [2.0, 2.0]}
@@ -57,7 +57,7 @@ def test_the_default_is_the_last_checkpoint_under_the_first_play() -> None:
     np.testing.assert_allclose(budget_curve(episodes, range(5)).score, [2, 2, 4, 4, 4])
 
 
-def test_an_estimate_chooses_where_nothing_is_played_and_goes_first_where_something_is() -> None:
+def test_estimates_choose_without_episodes_and_set_the_order_of_turns_with_episodes() -> None:
     episodes = one_seed(10.0, 20.0, 30.0)
     right = {candidate: values[0] for candidate, values in episodes.items()}
     np.testing.assert_allclose(budget_curve(episodes, (0, 1, 3), estimates=right).score, 30)
@@ -68,11 +68,11 @@ def test_an_estimate_chooses_where_nothing_is_played_and_goes_first_where_someth
 
 
 def test_a_candidate_that_varies_by_hand() -> None:
-    """The default always has 5; the other was recorded with 0, 0, 20, 20, of which two may choose and two judge.
+    """The default always scores 5. The other scored 0, 0, 20, 20: two of these episodes choose and two judge.
 
-    One episode each: it is a 20 half of the time, and then two of the other three (0, 0, 20) judge: 20 / 3. Else 5.
-    Two each: both are 20 in one of six splits, and then the judges are 0 and 0; in four a 0 and a 20 choose (10 > 5)
-    and as many judge: 10; in one 0 and 0 choose, which loses: 5.
+    One episode each: half of the time it is a 20, and two of the other three (0, 0, 20) judge: 20 / 3. Otherwise 5.
+    Two episodes each: in one of six splits two 20s choose, and 0 and 0 judge: 0. In four splits a 0 and a 20 choose
+    (10 > 5), and a 0 and a 20 judge: 10. In one split 0 and 0 choose, which is less than 5: the default's 5.
     """
     episodes = {Candidate(0, 2, "once"): [5.0] * 4, Candidate(0, 1, "once"): [0.0, 0.0, 20.0, 20.0]}
     found = budget_curve(episodes, (0, 1, 2, 4, 400), draws=40_000)
@@ -82,7 +82,7 @@ def test_a_candidate_that_varies_by_hand() -> None:
 
 
 def test_what_one_episode_chooses_is_right_on_average_over_recordings() -> None:
-    """The other scores 0 or 20 with equal chance: after one episode each, 10 is chosen half of the time and 5 else."""
+    """The other scores 0 or 20, equally likely. After one episode each, its 10 is chosen half of the time, else 5."""
     rng, found = np.random.default_rng(0), []
     for seed in range(1_500):
         other = (20.0 * rng.integers(0, 2, 6)).tolist()
@@ -92,13 +92,13 @@ def test_what_one_episode_chooses_is_right_on_average_over_recordings() -> None:
 
 
 def test_choosing_among_equals_gains_nothing() -> None:
-    """Eight candidates of pure noise: were an episode to choose and to judge, the best of eight would seem above 0."""
+    """Eight candidates of pure noise. If an episode both chose and judged, the best of eight would seem above 0."""
     rng, found = np.random.default_rng(1), []
     for seed in range(300):
         episodes = {Candidate(0, step, "once"): rng.normal(size=10).tolist() for step in range(8)}
         found.append(budget_curve(episodes, (40,), draws=50, seed=seed).score[0])
     assert abs(np.mean(found)) < 4 * np.std(found) / np.sqrt(len(found))
-    assert np.std(found) / np.sqrt(len(found)) < 0.03  # the best of eight means of five is 0.64 up
+    assert np.std(found) / np.sqrt(len(found)) < 0.03  # the best of eight means of five is 0.64
 
 
 def test_more_episodes_choose_better() -> None:
@@ -132,14 +132,14 @@ def test_the_same_seed_gives_the_same_curve() -> None:
     np.testing.assert_array_equal(first.budgets, BUDGETS)
 
 
-def test_tasks_count_alike_in_their_mean() -> None:
+def test_all_tasks_have_the_same_weight_in_the_mean() -> None:
     curves = [budget_curve(one_seed(10.0, 20.0), (0, 2)), budget_curve(one_seed(30.0, 60.0), (0, 2))]
     found = mean_curve(curves)
     np.testing.assert_allclose(found.score, [20, 40])
     assert found.seeds.shape == (2, 1, 2)
     with pytest.raises(DropError, match="same budgets"):
         mean_curve([curves[0], budget_curve(one_seed(1.0), (0, 3))])
-    with pytest.raises(DropError, match="unequally many seeds"):
+    with pytest.raises(DropError, match="different numbers of seeds"):
         mean_curve([curves[0], budget_curve({Candidate(s, 1, "once"): [1.0, 1.0] for s in (0, 1)}, (0, 2))])
 
 
@@ -156,7 +156,7 @@ def test_recorded_episodes_come_from_the_plays(tmp_path: Path) -> None:
 
 
 def rules_bench(tmp_path: Path) -> Bench:
-    """Listed are a baseline and then DROP's own rule, the last checkpoint being the worse one under both."""
+    """The suite lists a baseline first, then DROP's own rule. Under both, the last checkpoint is the worse one."""
     bench = bench_at(tmp_path)
     plays = {"First": {"rule": "first"}, "Own": {"rule": "grad-ada"}}
     bench = dataclasses.replace(bench, suite=bench.suite.changed(plays=plays, protocol="paper"))
@@ -167,8 +167,8 @@ def rules_bench(tmp_path: Path) -> Bench:
     return bench
 
 
-def test_without_an_episode_a_method_is_played_as_it_is_by_default(tmp_path: Path) -> None:
-    """Not as listed first. Then in turn: Own at 10 (2), First at 10 (1), Own at 5 (10), First at 5 (9)."""
+def test_without_episodes_the_choice_is_the_methods_default_play(tmp_path: Path) -> None:
+    """It is not the first one listed. The turns are: Own at 10 (2), First at 10 (1), Own at 5 (10), First at 5 (9)."""
     bench = rules_bench(tmp_path)
     [curve] = method_curves(bench, (0, 1, 2, 3, 4, 8, 9)).values()
     np.testing.assert_allclose(curve.score - 50, [2, 2, 2, 10, 10, 10, 10])  # the mean of both tasks
@@ -176,17 +176,17 @@ def test_without_an_episode_a_method_is_played_as_it_is_by_default(tmp_path: Pat
     np.testing.assert_array_equal(curve.exhausted, [False] * 6 + [True])
 
 
-def test_methods_that_cannot_be_judged_alike_have_no_curve(tmp_path: Path) -> None:
+def test_a_method_without_enough_episodes_on_a_task_has_no_curve(tmp_path: Path) -> None:
     bench = rules_bench(tmp_path)
-    write_played(bench, "a-medium", BC, BC.name, {(0, 10): [1.0, 1.0]})  # the other task is to come
+    write_played(bench, "a-medium", BC, BC.name, {(0, 10): [1.0, 1.0]})  # the other task is not played yet
     assert list(method_curves(bench)) == ["DROP"]
     write_played(bench, "b_random", BC, BC.name, {(0, 10): [1.0, 1.0]})
     assert list(method_curves(bench)) == ["DROP", BC.name]
-    write_played(bench, "b_random", BC, BC.name, {(0, 10): [1.0]})  # nothing is left to judge by
+    write_played(bench, "b_random", BC, BC.name, {(0, 10): [1.0]})  # no episode is left to judge
     assert list(method_curves(bench)) == ["DROP"]
 
 
-def test_returns_of_several_tasks_are_in_no_budget(tmp_path: Path) -> None:
+def test_returns_of_several_tasks_are_left_out_of_the_budget(tmp_path: Path) -> None:
     bench = rules_bench(tmp_path)
     for play in bench.suite.plays:
         seeds = {(seed, step): [3000.0] * 4 for seed in (0, 1) for step in (5, 10)}

@@ -1,5 +1,5 @@
-"""The results in benchmarks/ are whole, they are of the suites that are said to make them, and the figures in the docs
-are drawn from them."""
+"""The results in benchmarks/ are complete, they come from the suites of the same names, and the figures in the docs are
+drawn from them."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ FOLDERS = [*(PAPER / name for name in SUITES), SPEED / "adaptation", SPEED / "bf
 
 @pytest.mark.parametrize("name", SUITES)
 def test_what_was_played_is_what_the_ready_made_suite_asks_for(name: str) -> None:
-    """A new default must not change what a committed number is of: the suite pins the one of then."""
-    kept = load_bench(PAPER / name)
-    asked = Bench(load_suite(name), kept.out, preset=kept.preset)
+    """A new default must not change what a committed number stands for: the suite fixes the default of that time."""
+    committed = load_bench(PAPER / name)
+    asked = Bench(load_suite(name), committed.out, preset=committed.preset)
     checked = 0
     for method in asked.suite.methods:
         for play in asked.suite.plays_of(method):
@@ -41,24 +41,24 @@ def test_what_was_played_is_what_the_ready_made_suite_asks_for(name: str) -> Non
                     assert asked.adapts_as_asked(found["adaptation"], method, play), (task, method.name, play)
                     assert asked.is_played(task, method, play), (task, method.name, play)
                     checked += 1
-    assert checked == sum(file.startswith("plays/") for file in packed_files(kept.out))
+    assert checked == sum(file.startswith("plays/") for file in packed_files(committed.out))
 
 
 @pytest.mark.parametrize("name", SUITES)
-def test_suite_json_says_what_the_ready_made_suite_asks_for_and_the_runs_say_so_too(name: str) -> None:
-    kept = load_bench(PAPER / name)
+def test_suite_json_and_the_runs_agree_with_the_ready_made_suite(name: str) -> None:
+    committed = load_bench(PAPER / name)
     ready = load_suite(name)
-    if name == "ablation-cloning":  # run smaller, as docs/paper.md says
-        assert (kept.preset, kept.suite.seeds, kept.suite.steps) == ("small", 2, 5_000)
+    if name == "ablation-cloning":  # it ran with smaller sizes, as docs/paper.md says
+        assert (committed.preset, committed.suite.seeds, committed.suite.steps) == ("small", 2, 5_000)
         ready = replace(ready, seeds=2, steps=5_000)
-    assert kept.suite == replace(ready, note=kept.suite.note)
-    refuse_other_settings(kept)
+    assert committed.suite == replace(ready, note=committed.suite.note)
+    refuse_other_settings(committed)
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_a_folder_has_a_handful_of_files_and_the_tables_have_a_row_for_everything(folder: Path) -> None:
-    """Counted in the tables themselves, against what the evaluations and the logs said of themselves."""
-    drawn = ("figure.svg", "report.html")  # by a visitor; git ignores them
+def test_a_folder_has_few_files_and_its_tables_have_every_row(folder: Path) -> None:
+    """The rows in the tables are counted and compared with the numbers that the evaluations and logs recorded."""
+    drawn = ("figure.svg", "report.html")  # drawn by a reader; git ignores them
     files = {path.name: path for path in folder.iterdir() if path.is_file() and path.name not in drawn}
     assert "suite.json" in files
     assert set(files) <= set(PACKED)
@@ -66,19 +66,19 @@ def test_a_folder_has_a_handful_of_files_and_the_tables_have_a_row_for_everythin
     logs = gzip.decompress(files["logs.csv.gz"].read_bytes()) if "logs.csv.gz" in files else b"\n"
     episodes = files["episodes.csv"].read_bytes() if "episodes.csv" in files else b"\n"
     rows = Counter({"plays": episodes.count(b"\n") - 1, "logs": logs.count(b"\n") - 1})
-    said = Counter[str]()
+    recorded = Counter[str]()
     for name, content in held.items():
         if name.startswith("plays/"):
-            said["plays"] += content["results"]["rows"]
+            recorded["plays"] += content["results"]["rows"]
         elif name.endswith("metrics.jsonl"):
-            said["logs"] += content["rows"]
-    assert said.total() > 0
-    assert said == rows
+            recorded["logs"] += content["rows"]
+    assert recorded.total() > 0
+    assert recorded == rows
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_the_episodes_in_the_table_have_the_means_that_were_said_when_they_were_played(folder: Path) -> None:
-    """So the rows are the evaluations' own: the means were written by `drop evaluate`, not by the table."""
+def test_the_episodes_in_the_table_have_the_recorded_means(folder: Path) -> None:
+    """So the rows belong to the evaluations: `drop evaluate` wrote the means, and not the table."""
     plays: dict[str, Any] = {name: held for name, held in packed_files(folder).items() if name.startswith("plays/")}
     assert plays or folder.name == "ablation-cloning"
     for name, played in plays.items():
@@ -88,6 +88,6 @@ def test_the_episodes_in_the_table_have_the_means_that_were_said_when_they_were_
 
 
 @pytest.mark.parametrize("name", SUITES)
-def test_the_figure_in_the_docs_is_of_what_is_committed(name: str) -> None:
+def test_the_figure_in_the_docs_shows_the_committed_results(name: str) -> None:
     drawn = suite_figure(load_bench(PAPER / name))
     assert (FIGURES / f"{name}.svg").read_text(encoding="utf-8") == drawn

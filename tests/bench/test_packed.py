@@ -1,5 +1,4 @@
-"""A packed folder: nothing is lost, everything is drawn from it as from the folder it was made of, and a suite goes on
-in it."""
+"""A packed folder: nothing is lost, the same tables and pages are made from it, and its suite can go on."""
 
 from __future__ import annotations
 
@@ -35,8 +34,8 @@ EPISODE: dict[str, Any] = {"of": "DROP on a task", "walks": [], "sub_tasks": Non
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
-    """With all that a folder can have: scores and none, a guard, costs, data, runs with and without settings, an
-    episode."""
+    """A folder with everything that it can have: plays with and without scores, a guard, costs, data, runs with and
+    without settings, an episode."""
     made = Bench(make_suite(tmp_path), tmp_path / "out")
     play(made)
     bc, drop = made.suite.methods
@@ -58,7 +57,7 @@ def bench(tmp_path: Path) -> Bench:
             "steps": 1,
         }
         write_json(made.data_path(TASKS[1], method), record | {"episodes": 5})
-    log = made.run_path(TASKS[2], drop) / "metrics.jsonl"  # of a run whose settings were not kept
+    log = made.run_path(TASKS[2], drop) / "metrics.jsonl"  # the log of a run without settings
     log.parent.mkdir(parents=True)
     log.write_text('{"step": 7, "multiplier": [0.0, 1e-300]}\n{"step": 9, "gap": [null, -0.5]}\n', encoding="utf-8")
     write_json(made.out / "episode.json", EPISODE)
@@ -91,7 +90,7 @@ def test_every_table_figure_and_page_is_the_same_to_the_byte(bench: Bench, tmp_p
     assert drawn_from(tmp_path / "packed") == expected
 
 
-def test_unpacked_it_is_what_it_was_to_the_byte(bench: Bench, tmp_path: Path) -> None:
+def test_unpacking_restores_every_byte(bench: Bench, tmp_path: Path) -> None:
     before = small_files(bench.out)
     assert pack(bench.out, tmp_path / "packed") == len(before)
     unpack(tmp_path / "packed")
@@ -121,21 +120,21 @@ def test_the_tables_are_tidy(bench: Bench, tmp_path: Path) -> None:
 
 
 def test_the_same_results_give_the_same_bytes(bench: Bench, tmp_path: Path) -> None:
-    for name in ("one", "two", "two"):  # also where it is already
+    for name in ("one", "two", "two"):  # the second time over itself
         pack(bench.out, tmp_path / name)
     for name in PACKED:
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
 
 
-def test_what_the_tables_cannot_hold_is_refused_before_anything_is_written(bench: Bench, tmp_path: Path) -> None:
+def test_a_file_that_would_lose_something_is_refused_before_anything_is_written(bench: Bench, tmp_path: Path) -> None:
     log = bench.run_path(TASKS[0], bench.suite.methods[0]) / "metrics.jsonl"
     log.write_bytes(log.read_bytes() + b'{"step": 30, "rate": 0.1}\n')
-    with pytest.raises(DropError, match=r"BC/metrics\.jsonl: has something that the tables cannot hold"):
+    with pytest.raises(DropError, match=r"BC/metrics\.jsonl: cannot be packed without a loss"):
         pack(bench.out, tmp_path / "packed")
     assert not (tmp_path / "packed").exists()
 
 
-def test_no_results_are_overwritten_by_fewer(bench: Bench, tmp_path: Path) -> None:
+def test_packing_never_overwrites_more_results_with_fewer(bench: Bench, tmp_path: Path) -> None:
     with pytest.raises(DropError, match="is the folder of a suite that is not packed"):
         pack(bench.out, bench.out)
     pack(bench.out, tmp_path / "packed")
@@ -148,7 +147,7 @@ def test_no_results_are_overwritten_by_fewer(bench: Bench, tmp_path: Path) -> No
         pack(tmp_path / "packed", tmp_path / "again")
 
 
-# ---- what was damaged is not taken for results
+# ---- damage is noticed
 
 
 def _cut(path: Path) -> None:
@@ -174,22 +173,22 @@ def _remove(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "damage", "said"),
+    ("name", "damage", "message"),
     [
         ("episodes.csv", _without_a_row, "line 6 is damaged"),
         ("episodes.csv", _without_the_last_play, "does not fit suite.json"),
         ("episodes.csv", _remove, "does not fit suite.json"),
         ("logs.csv.gz", _cut, "cannot be read"),
-        ("suite.json", _out_of_the_folder, "name is no part of a suite"),
+        ("suite.json", _out_of_the_folder, "name something that no suite has"),
     ],
 )
 def test_a_damaged_table_is_named(
-    bench: Bench, tmp_path: Path, name: str, damage: Callable[[Path], None], said: str
+    bench: Bench, tmp_path: Path, name: str, damage: Callable[[Path], None], message: str
 ) -> None:
     pack(bench.out, tmp_path / "packed")
     packed = load_bench(tmp_path / "packed")
     damage(tmp_path / "packed" / name)
-    with pytest.raises(DropError, match=said) as caught:
+    with pytest.raises(DropError, match=message) as caught:
         packed.evaluation(TASKS[0], packed.suite.methods[0], "BC")
     assert str(tmp_path / "packed" / name) in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -199,7 +198,7 @@ def test_a_damaged_table_is_named(
 
 
 def packed_copy(tmp_path: Path) -> Bench:
-    """A suite that is played, in its packed form."""
+    """A played suite in its packed form."""
     made = bench_at(tmp_path / "loose")
     for task, method in cells_of(made):
         algorithm: Any = method.algorithm("paper", "test").adaptation
@@ -214,19 +213,19 @@ def packed_copy(tmp_path: Path) -> Bench:
     return replace(made, out=tmp_path / "packed")
 
 
-def test_nothing_is_done_again_and_nothing_changes(tmp_path: Path) -> None:
+def test_a_complete_suite_runs_nothing_and_changes_nothing(tmp_path: Path) -> None:
     made = packed_copy(tmp_path)
     before = {path: path.read_bytes() for path in made.out.iterdir()}
     assert missing_cells(made) == []
     run_suite(made)
     assert {path: path.read_bytes() for path in made.out.iterdir()} == before
-    run_suite(replace(made, tasks=("a-medium",), methods=(BC.name,)))  # a part leaves the rest
+    run_suite(replace(made, tasks=("a-medium",), methods=(BC.name,)))  # to run a part leaves the rest
     assert {path: path.read_bytes() for path in made.out.iterdir()} == before
     with pytest.raises(DropError, match=r"DROP with other settings \(threshold 2.0 → 1.0\)"):
         missing_cells(replace(made, suite=made.suite.changed(methods=(replace(DROP, settings={"threshold": 1.0}), BC))))
 
 
-def test_what_is_missing_is_done_in_the_folder_unpacked(tmp_path: Path) -> None:
+def test_if_something_is_missing_the_folder_is_unpacked_first(tmp_path: Path) -> None:
     made = packed_copy(tmp_path)
     episodes = (made.out / "episodes.csv").read_bytes()
     more = replace(made, suite=made.suite.changed(tasks=("a-medium", "b_random", "maze2d-umaze")))
@@ -245,7 +244,7 @@ def test_what_is_missing_is_done_in_the_folder_unpacked(tmp_path: Path) -> None:
 
 
 def test_drawing_or_reporting_never_rewrites_the_table(bench: Bench, tmp_path: Path) -> None:
-    """It is the only copy: a suite that knows a part of the results would cut it down to this part."""
+    """The table is the only copy. A suite with fewer methods would write only its own part of it."""
     packed = tmp_path / "packed"
     pack(bench.out, packed)
     before = {name: (packed / name).read_bytes() for name in PACKED}
@@ -253,5 +252,5 @@ def test_drawing_or_reporting_never_rewrites_the_table(bench: Bench, tmp_path: P
     main(["report", str(packed), "--suite", str(tmp_path / "less.toml")])
     main(["bench", "smoke", "--out", str(packed), "--draw"])
     assert {name: (packed / name).read_bytes() for name in PACKED} == before
-    shutil.rmtree(bench.out)  # and nothing of it was needed
+    shutil.rmtree(bench.out)  # nothing of it was needed
     assert (packed / "figure.svg").exists()

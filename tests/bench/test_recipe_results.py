@@ -1,4 +1,4 @@
-"""The recipe's results: two files have all that is committed, the figures are drawn from them, new ones join them."""
+"""The recipe's results: two files hold all of them, the figures are drawn from these, and new results are added."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ FIGURES = RECIPE.parents[1] / "docs" / "figures"
 
 @pytest.fixture
 def recipe(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Its scripts, by name."""
+    """The recipe's scripts, by name."""
     monkeypatch.syspath_prepend(str(RECIPE))
     return importlib.import_module
 
 
-# ---- what is committed
+# ---- the committed results
 
 
-def test_the_figures_in_the_docs_are_of_what_is_committed(
+def test_the_figures_in_the_docs_show_the_committed_results(
     recipe: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     figures = recipe("figures")
@@ -37,7 +37,7 @@ def test_the_figures_in_the_docs_are_of_what_is_committed(
     assert drawn == {name: (FIGURES / name).read_bytes() for name in drawn}
 
 
-def test_every_episode_is_there_and_no_result_is_made_again(recipe: Any) -> None:
+def test_every_episode_is_in_the_table_and_no_result_is_missing(recipe: Any) -> None:
     jobs, kept, run = recipe("jobs"), recipe("kept"), recipe("run")
     found = kept.load(kept.RESULTS)
     rows = sum(1 for _ in (kept.RESULTS / "episodes.csv").open(encoding="utf-8")) - 1
@@ -53,7 +53,7 @@ def test_every_episode_is_there_and_no_result_is_made_again(recipe: Any) -> None
         assert [job.name for job in jobs.EXPERIMENTS[experiment]() if not run._is_whole(found.get(job.name), job)] == []
 
 
-# ---- what is new
+# ---- new results
 
 
 def result(dataset: str, variant: str, **plays: Any) -> dict[str, Any]:
@@ -67,7 +67,7 @@ PLAYED = {  # two checkpoints, two seeds, three episodes
 }
 
 
-def test_new_results_join_the_others_and_their_files_go(recipe: Any, tmp_path: Path) -> None:
+def test_new_results_are_added_and_their_files_are_removed(recipe: Any, tmp_path: Path) -> None:
     kept = recipe("kept")
     first = {
         "new-one/a/x": result("a", "x", bc=PLAYED | {"promised": [[1.0] * 3, [2.0] * 3]}, other=PLAYED),
@@ -94,7 +94,7 @@ def test_new_results_join_the_others_and_their_files_go(recipe: Any, tmp_path: P
     assert (tmp_path / "results.json").read_bytes() == before
 
 
-def test_what_does_not_fit_stays_in_its_file(recipe: Any, tmp_path: Path) -> None:
+def test_a_result_that_does_not_fit_stays_in_its_file(recipe: Any, tmp_path: Path) -> None:
     kept = recipe("kept")
     kept.write(tmp_path, "new-one/a/x", result("a", "x", bc=PLAYED | {"luck": [[7.0] * 3] * 2}))
     with pytest.raises(DropError, match="has something that the table cannot hold"):
@@ -102,7 +102,7 @@ def test_what_does_not_fit_stays_in_its_file(recipe: Any, tmp_path: Path) -> Non
     assert [path.name for path in tmp_path.rglob("*.*")] == ["x.json"]
 
 
-def test_a_row_that_is_missing_is_missed(recipe: Any, tmp_path: Path) -> None:
+def test_a_missing_row_is_noticed(recipe: Any, tmp_path: Path) -> None:
     kept = recipe("kept")
     kept.write(tmp_path, "new-one/a/x", result("a", "x", bc=PLAYED))
     kept.pack(tmp_path)

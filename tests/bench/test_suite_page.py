@@ -1,4 +1,4 @@
-"""The page of a suite: the numbers of what was played, whole, escaped, self-contained, and alive in a real browser."""
+"""The page of a suite: its numbers are those of the episodes; it is complete, escaped and self-contained."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ def test_the_headline_and_the_matrix_are_those_of_the_runs(bench: Bench) -> None
     scores = play(bench)
     page = shown(bench)
     runs = {entry: [scores[task, *entry].mean(axis=1) for task in TASKS] for entry in ENTRIES}
-    iqms = {entry: aggregate(of, "iqm") for entry, of in runs.items()}
+    iqms = {entry: aggregate(by_task, "iqm") for entry, by_task in runs.items()}
     top = max(iqms, key=lambda entry: iqms[entry].value)
     name = top[0] if top[0] == top[1] else " · ".join(top)
     assert f"<strong>{name}</strong> has the highest IQM, {iqms[top].value:.1f}" in page
     table = {row[0]: row[1:] for row in cells_of(page, "profiles")}
     assert table["DROP always"][3].startswith(f"{aggregate(runs['DROP', 'always'], 'optimality_gap').value:.1f}|")
-    found = pairwise_improvement({"·".join(entry): of for entry, of in runs.items()})
+    found = pairwise_improvement({"·".join(entry): by_task for entry, by_task in runs.items()})
     titles = re.findall(r"<title>P\((.*?) &gt; (.*?)\) = (\d+) %", page)
     assert len(titles) == 2 * 6  # two drawings
     assert ("DROP · always", "BC", f"{100 * found['DROP·always', 'BC·BC'].value:.0f}") in titles
@@ -104,10 +104,10 @@ def test_costs_are_the_medians_of_what_was_measured(bench: Bench) -> None:
     assert "abacus" in page
 
 
-# ---- what is said, and what is left out
+# ---- notes, and parts that are left out
 
 
-def test_data_that_call_themselves_regenerated_are_called_so(bench: Bench) -> None:
+def test_the_page_says_if_the_data_says_it_is_regenerated(bench: Bench) -> None:
     play(bench)
     before = shown(bench)
     assert "Regenerated data" not in before
@@ -139,7 +139,7 @@ def test_published_scores_stand_apart_and_name_their_source(bench: Bench) -> Non
 
 def test_the_published_tables_are_of_tasks_that_exist() -> None:
     content = json.loads(files("droprl.bench").joinpath("published.json").read_text("utf-8"))
-    scores = [(task, s) for t in content["tables"] for of in t["scores"].values() for task, s in of.items()]
+    scores = [(task, s) for t in content["tables"] for by_task in t["scores"].values() for task, s in by_task.items()]
     assert len(scores) > 300
     for task, (mean, *deviation) in scores:
         known = find_task(task)
@@ -148,7 +148,7 @@ def test_the_published_tables_are_of_tasks_that_exist() -> None:
         assert -10 < mean < 150
         assert all(0 <= d < 50 for d in deviation)
     assert published_scores(["maze2d-umaze", "nothing"]) == []
-    [first] = published_scores(["door-human"])  # in the table of D4RL's first files alone
+    [first] = published_scores(["door-human"])  # only in the table on D4RL's first files
     assert (first.version, dict(first.rows)["DROP-Grad-Ada"]) == ("v0", [(3, None)])
 
 
@@ -157,11 +157,12 @@ def test_what_is_missing_is_named_and_not_averaged(bench: Bench) -> None:
     bench.play_path(TASKS[1], bench.suite.methods[1], "once").unlink()
     report = build_suite_report(bench, "")
     assert [row.rule for row in report.overall] == [None, "always"]
-    assert "Who has not played every task has no aggregate: DROP · once." in report.notes
+    assert "A method that was not played on every task has no aggregate: DROP · once." in report.notes
     assert "–" in [cell for row in cells_of(render_suite(report), "scores") for cell in row]
 
 
 def in_returns(bench: Bench, task: str) -> None:
+    """Remove the scores of a task, as if it had no reference scores."""
     for method in bench.suite.methods:
         for way in bench.suite.plays_of(method):
             path = bench.play_path(task, method, way)
@@ -176,7 +177,7 @@ def test_returns_of_different_tasks_are_not_averaged(bench: Bench) -> None:
         in_returns(bench, task)
     page = shown(bench)
     assert re.findall(r'<section id="([\w-]+)"', page) == ["scores", "improvement", "costs"]
-    assert "in no aggregate" in page
+    assert "Aggregates leave out the tasks whose results are returns." in page
 
 
 @pytest.mark.parametrize("mixed", ["a task in returns", "a seed less"])
@@ -191,8 +192,8 @@ def test_the_page_and_the_tables_have_the_same_numbers(bench: Bench, mixed: str)
     report, scores = build_suite_report(bench, ""), load_scores(bench)
     table = aggregate_table(scores)
     assert [a.entry.name for a in report.aggregates] == [row[0] for row in table.rows]
-    for of, row in zip(report.aggregates, table.rows, strict=True):
-        assert [v.value for v in of.values] == [cell.value for cell in row[1:] if isinstance(cell, Number)]
+    for aggregates, row in zip(report.aggregates, table.rows, strict=True):
+        assert [v.value for v in aggregates.values] == [cell.value for cell in row[1:] if isinstance(cell, Number)]
     assert [row.iqm for row in report.overall] == [a.values[0].value for a in report.aggregates]
     pairs = [row[1:] for row in improvement_table(scores).rows]
     assert report.improvements is not None
@@ -213,7 +214,7 @@ def test_checkpoints_become_a_curve(bench: Bench) -> None:
     assert (line.x, line.y, line.low, line.high) == ([20, 40], [4, 14], [2, 12], [6, 16])
 
 
-def test_every_number_is_of_the_last_checkpoint_or_says_that_it_is_of_six(bench: Bench) -> None:
+def test_every_number_is_of_the_last_checkpoint_unless_it_says_six(bench: Bench) -> None:
     play_six(bench)
     report = build_suite_report(bench, "")
     assert {cell.value for row in report.scores for cell in row.cells if cell} == {10.0}
@@ -233,21 +234,21 @@ def test_every_number_is_of_the_last_checkpoint_or_says_that_it_is_of_six(bench:
     assert re.findall(r"<h4>(.*?)</h4>", panels) == list(TASKS)  # one figure of three panels
 
 
-def test_the_budget_is_that_of_the_curves(bench: Bench) -> None:
+def test_the_table_of_the_budget_shows_the_curves(bench: Bench) -> None:
     play_six(bench)
     page = shown(bench)
     [section] = re.findall(r'<section id="budget".*?</section>', page, re.S)
     rows = {row[0]: row[1:] for row in cells_of(page, "budget")}
-    # Six checkpoints under one or two plays, two of four episodes each; the last one is known to be worse at once.
+    # Six checkpoints under one or two plays; two of four episodes each choose. The last checkpoint is the worst.
     assert rows["BC"][:2] == ["6", "12"]
     assert rows["DROP"][:2] == ["12", "24"]
     assert [cell.split("|")[0] for cell in rows["BC"][2:]] == ["10.0", "10.0", "16.0", "16.0", "16.0", "16.0"]
-    assert section.count('<td class="capped"') == 2 * 2  # 50 and 200, of both
+    assert section.count('<td class="capped"') == 2 * 2  # 50 and 200, for both methods
     for place in ("0", "1", "5", "10", "50", "200"):
         assert f'text-anchor="middle">{place}</text>' in section
 
 
-def test_the_note_and_the_data_are_said(bench: Bench) -> None:
+def test_the_note_and_the_data_are_on_the_page(bench: Bench) -> None:
     play(bench)
     record = {"source": "h & m.hdf5", "sha256": {}, "origin": "regenerated from released policies", "made": False}
     for method in bench.suite.methods:
@@ -260,7 +261,7 @@ def test_the_note_and_the_data_are_said(bench: Bench) -> None:
     rows = cells_of(page, "data")
     assert rows[1] == [TASKS[0], "h &amp; m.hdf5|regenerated from released policies", "1,234", "5", "0a1b"]
     assert len(rows) == 1 + len(TASKS)
-    noted.write_suite()  # the record goes with suite.json to where the rest does not
+    noted.write_suite()  # suite.json keeps the record for a copy without the data folder
     for method in bench.suite.methods:
         for task in TASKS:
             bench.data_path(task, method).unlink()
@@ -275,7 +276,7 @@ def test_an_empty_folder_is_refused(bench: Bench) -> None:
 # ---- the page
 
 
-def test_the_page_is_whole_and_needs_nothing_but_itself(bench: Bench) -> None:
+def test_the_page_is_complete_and_self_contained(bench: Bench) -> None:
     play(bench)
     page = shown(bench)
     parsed = Page(page)
@@ -287,7 +288,7 @@ def test_the_page_is_whole_and_needs_nothing_but_itself(bench: Bench) -> None:
     assert not re.search(r"\b(nan|NaN|inf|Infinity)\b", re.sub(r"<(style|script)>.*?</\1>", "", page, flags=re.S))
 
 
-def test_names_cannot_break_out(bench: Bench) -> None:
+def test_names_are_escaped(bench: Bench) -> None:
     evil = "</script><script>alert(1)</script><b a=\"'&"
     bc, drop = bench.suite.methods
     methods = (dataclasses.replace(bc, name=f"{evil} 1"), dataclasses.replace(drop, name=evil))
@@ -307,7 +308,7 @@ def test_the_command_finds_the_suite(bench: Bench, tmp_path: Path, capsys: pytes
     assert "say which suite with --suite" in capsys.readouterr().err
     main(["report", str(out), "--suite", str(tmp_path / "tiny.toml"), "--out", str(tmp_path / "named.html")])
     named = (tmp_path / "named.html").read_text(encoding="utf-8")
-    assert [row[0] for row in cells_of(named, "scores")][2:] == [TASKS[0], TASKS[2], TASKS[1]]  # what was run instead
+    assert [row[0] for row in cells_of(named, "scores")][2:] == [TASKS[0], TASKS[2], TASKS[1]]  # folders of other tasks
     scores = list(csv.reader((out / "tables" / "scores-last.csv").open(encoding="utf-8")))
     assert {row[0] for row in scores} >= set(TASKS)
     bench.write_suite()

@@ -1,4 +1,4 @@
-"""The page of a suite that kept its runs: their logs and an episode; and the whole page in a real browser."""
+"""The page of a suite that has its run directories: logs and an episode; and the whole page in a real browser."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from helpers.suite_folders import (
 )
 
 from droprl.bench import Bench
-from droprl.bench.page import runs as of_runs
+from droprl.bench.page import runs as page_runs
 from droprl.bench.page.build import build_suite_report
 from droprl.bench.page.contents import Predictions
 from droprl.bench.page.render import render_suite
@@ -53,11 +53,11 @@ def test_logs_become_curves_under_the_names_of_the_methods(bench: Bench) -> None
     assert "<summary>1 more curve</summary>" in page
 
 
-def test_what_was_earned_is_discounted_and_scaled_as_f_is(bench: Bench) -> None:
+def test_the_earned_reward_is_discounted_and_scaled_like_f(bench: Bench) -> None:
     run = make_run(bench, TASKS[0], bench.suite.methods[1])
     found = predictions_of(run, walk_of([5.0, 5.0, 6.0, 6.0], [1.0, 2.0, 4.0, 8.0]))
     assert found is not None
-    assert found.predicted == [5.0, 6.0]  # where z was inferred anew
+    assert found.predicted == [5.0, 6.0]  # the steps at which z was inferred
     assert found.realised == [(1 + 2 / 2 + 4 / 4 + 8 / 8) / 4, (4 + 8 / 2) / 4]
 
 
@@ -66,25 +66,25 @@ def test_one_run_that_adapts_is_played(bench: Bench, monkeypatch: pytest.MonkeyP
         make_run(bench, TASKS[1], method)
     monkeypatch.setattr(Run, "checkpoints", lambda run: ["one"])
     monkeypatch.setattr(Run, "spec", lambda run: SimpleNamespace(n_sub_tasks=2))
-    monkeypatch.setattr(of_runs, "walks_of", lambda run: [walk_of([1.0, 2.0], [3.0, 4.0])])
-    monkeypatch.setattr(of_runs, "policy_of_run", lambda run: None)
-    monkeypatch.setattr(of_runs, "scores_at_start", lambda policy: [0.25, 0.75])
+    monkeypatch.setattr(page_runs, "walks_of", lambda run: [walk_of([1.0, 2.0], [3.0, 4.0])])
+    monkeypatch.setattr(page_runs, "policy_of_run", lambda run: None)
+    monkeypatch.setattr(page_runs, "scores_at_start", lambda policy: [0.25, 0.75])
     monkeypatch.setattr(
-        of_runs, "sub_tasks_of", lambda run, scores: SubTaskReturns([2.0, 1.0], [1.0] * 2, [2.0] * 2, scores)
+        page_runs, "sub_tasks_of", lambda run, scores: SubTaskReturns([2.0, 1.0], [1.0] * 2, [2.0] * 2, scores)
     )
     page = shown(bench)
     assert "One episode of DROP on walker2d-medium-replay, under each rule." in page
-    assert "What f predicted, and what was earned" in page
-    assert "the one f prefers at the start; the highest return belongs to sub-task 0." in page
+    assert "What f predicted and what was earned" in page
+    assert "which has the highest score f at the start. Sub-task 0 has the highest return." in page
 
-    for method in bench.suite.methods:  # a copy without its weights has kept the episode
+    for method in bench.suite.methods:  # a copy without weights still has the episode
         shutil.rmtree(bench.run_path(TASKS[1], method))
     play(bench)
-    kept = shown(bench)
+    copied = shown(bench)
     figures = re.findall(r'<section id="walks".*?</section>', page, re.S)
     unnumbered = [re.sub(r"Figure \d+", "Figure", f) for f in figures]
     assert [
-        re.sub(r"Figure \d+", "Figure", f) for f in re.findall(r'<section id="walks".*?</section>', kept, re.S)
+        re.sub(r"Figure \d+", "Figure", f) for f in re.findall(r'<section id="walks".*?</section>', copied, re.S)
     ] == unnumbered
     (bench.out / "episode.json").write_text("{}", encoding="utf-8")
     with pytest.raises(DropError, match=r"episode\.json: is not an episode"):
@@ -97,14 +97,14 @@ def test_one_run_that_adapts_is_played(bench: Bench, monkeypatch: pytest.MonkeyP
     def fail(run: Run) -> list[EmbeddingWalk]:
         raise DropError("no such task")
 
-    monkeypatch.setattr(of_runs, "walks_of", fail)
+    monkeypatch.setattr(page_runs, "walks_of", fail)
     report = build_suite_report(bench, "")
     assert report.walks == []
     assert "No episode could be played for this page: no such task." in report.notes
 
 
 @needs_browser
-def test_in_a_browser_it_runs_and_nothing_sticks_out(bench: Bench, tmp_path: Path) -> None:
+def test_the_page_runs_in_a_browser_and_nothing_overflows(bench: Bench, tmp_path: Path) -> None:
     play(bench)
     make_run(bench, TASKS[0], bench.suite.methods[1])
     report = build_suite_report(bench, "drop report out", episode=False)

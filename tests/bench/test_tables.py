@@ -1,4 +1,4 @@
-"""The tables of a suite by hand, and what a table looks like in every format."""
+"""The tables of a suite against values by hand, and a table in every format."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from helpers.played import BC, DROP, bench_at, write_played
 from rich.console import Console
 
 from droprl.bench import Bench
-from droprl.bench.results import runs_of
+from droprl.bench.results import seed_scores
 from droprl.bench.tables import (
     aggregate_table,
     cost_table,
@@ -45,7 +45,7 @@ def texts(table: Table) -> list[list[str]]:
 
 @pytest.fixture
 def played(tmp_path: Path) -> Bench:
-    """On the first task DROP has 10 and 20 (its seeds), on the second 50 and 54; BC has 18 and 22, 0 and 1."""
+    """Two seeds. DROP scores 10 and 20 on the first task, 50 and 54 on the second; BC 18 and 22, then 0 and 1."""
     bench = bench_at(tmp_path)
     write_played(bench, "a-medium", DROP, "once", {(0, 10): [8.0, 12.0], (1, 10): [20.0, 20.0]})
     write_played(bench, "b_random", DROP, "once", {(0, 10): [50.0, 50.0], (1, 10): [54.0, 54.0]})
@@ -57,24 +57,24 @@ def played(tmp_path: Path) -> Bench:
 # ---- which checkpoints
 
 
-def test_a_run_is_a_seed_and_its_last_checkpoints() -> None:
-    """Checkpoints are given out of order; seed 1 before seed 0."""
+def test_a_run_is_the_mean_of_a_seeds_last_checkpoints() -> None:
+    """The checkpoints are out of order, and seed 1 comes before seed 0."""
     results = [
         {"seed": seed, "step": step, "returns": [0.0], "scores": [100.0 * seed + step, 100.0 * seed + step + 1]}
         for seed in (1, 0)
         for step in (3, 1, 7, 2, 5, 6, 4)
     ]
-    last, late = runs_of({"results": results}), runs_of({"results": results}, 6)
+    last, late = seed_scores({"results": results}), seed_scores({"results": results}, 6)
     assert last is not None
     assert late is not None
     np.testing.assert_allclose(last, [7.5, 107.5])
-    np.testing.assert_allclose(late, [5.0, 105.0])  # steps 2 to 7 are 4.5, and half a point
-    assert runs_of({"results": results}, 8) is None
+    np.testing.assert_allclose(late, [5.0, 105.0])  # the mean of steps 2 to 7 is 4.5; two episodes, half a point apart
+    assert seed_scores({"results": results}, 8) is None
 
 
-def test_six_checkpoints_have_tables_of_their_own_and_fewer_have_not(played: Bench) -> None:
+def test_only_with_six_checkpoints_there_are_tables_of_six(played: Bench) -> None:
     assert set(suite_tables(played)) == {"scores-last", "aggregates-last", "improvement-last", "costs"}
-    scores = [1.0, 2.0, 99.0, 4.0, 5.0, 6.0]  # the best checkpoint is the third, and nobody is to know
+    scores = [1.0, 2.0, 99.0, 4.0, 5.0, 6.0]  # the best checkpoint is the third, which must not be used
     six = {(seed, step): [score] * 2 for seed in (0, 1) for step, score in enumerate(scores)}
     for task in played.suite.tasks:
         write_played(played, task, DROP, "once", six)
@@ -82,25 +82,25 @@ def test_six_checkpoints_have_tables_of_their_own_and_fewer_have_not(played: Ben
     assert {"scores-last", "scores-last-6", "aggregates-last-6", "improvement-last-6"} <= set(tables)
     assert tables["scores-last"].columns == ("task", NAME, "B&C_1")
     assert value(tables["scores-last"].rows[0][1]) == 6.0
-    assert tables["scores-last-6"].columns == ("task", NAME)  # the other was played at one checkpoint
+    assert tables["scores-last-6"].columns == ("task", NAME)  # the other method was played at one checkpoint only
     assert value(tables["scores-last-6"].rows[0][1]) == 19.5  # 117 / 6
 
 
-# ---- what they say
+# ---- their values
 
 
 def test_scores_are_means_with_their_standard_errors(played: Bench) -> None:
     table = score_table(load_scores(played))
     assert table.columns == ("task", NAME, "B&C_1")
-    # Of 10 and 20: √50 / √2 = 5. Of 50 and 54: 2. Of 18 and 22: 2. Of 0 and 1: 0.5.
+    # Standard errors of 10 and 20: √50 / √2 = 5. Of 50 and 54: 2. Of 18 and 22: 2. Of 0 and 1: 0.5.
     assert texts(table)[:2] == [["a-medium", "15.0 ± 5.0", "20.0 ± 2.0"], ["b_random", "52.0 ± 2.0", "0.5 ± 0.5"]]
     iqm = aggregate([[10.0, 20.0], [50.0, 54.0]], "iqm")
-    assert iqm.value == 35.0  # of four runs the lowest and the highest go: 20 and 50
+    assert iqm.value == 35.0  # of four runs the lowest and the highest are cut: 20 and 50 stay
     assert texts(table)[2][:2] == ["IQM", f"35.0 [{iqm.low:.1f}, {iqm.high:.1f}]"]
     assert table.summary
 
 
-def test_bold_is_the_best_and_what_overlaps_with_it(played: Bench) -> None:
+def test_bold_are_the_best_and_all_that_overlap_with_it(played: Bench) -> None:
     """10 to 20 and 18 to 22 overlap; 52 ± 2 and 0.5 ± 0.5 do not, nor do the IQMs."""
     table = score_table(load_scores(played))
     assert [[is_bold(cell) for cell in row[1:]] for row in table.rows] == [[True, True], [True, False], [True, False]]
@@ -114,15 +114,15 @@ def test_bold_is_the_best_and_what_overlaps_with_it(played: Bench) -> None:
         ([Number(1, (0, 2)), None, Number(9, (5, 13))], False, [False, False, True]),
         ([Number(1, (0, 2)), Number(9)], False, [False, False]),  # one seed has no error
         ([Number(9, (5, 13)), None], False, [False, False]),  # nothing to compare
-        # The best is the highest value: that another's interval ends higher does not make it so.
+        # The best is the highest value, not the highest end of an interval.
         ([Number(5, (4, 6)), Number(4, (1, 20)), Number(2, (1, 3))], False, [True, True, False]),
     ],
 )
-def test_what_is_bold(cells: list[Cell], lowest: bool, expected: list[bool]) -> None:
+def test_best_in_bold(cells: list[Cell], lowest: bool, expected: list[bool]) -> None:
     assert [is_bold(cell) for cell in best_in_bold(cells, lowest)] == expected
 
 
-def test_the_longer_side_goes_down_the_page(tmp_path: Path) -> None:
+def test_the_longer_side_becomes_the_rows(tmp_path: Path) -> None:
     bench = bench_at(tmp_path, tasks=("only",), plays=("x", "y", "z"))
     for i, play in enumerate(bench.suite.plays):
         write_played(bench, "only", DROP, play, {(0, 1): [float(i)], (1, 1): [float(i)]})
@@ -141,13 +141,13 @@ def test_aggregates_are_those_of_the_statistics(played: Bench) -> None:
         expected = aggregate(tasks, name)  # type: ignore[arg-type]
         assert isinstance(cell, Number)
         assert (cell.value, cell.ends) == (expected.value, (expected.low, expected.high))
-    assert [is_bold(cell) for cell in table.rows[0][1:]] == [True] * 4  # the gap too, where the lowest is the best
+    assert [is_bold(cell) for cell in table.rows[0][1:]] == [True] * 4  # also the gap, where the lowest is the best
     assert [is_bold(cell) for cell in table.rows[1][1:]] == [False] * 4
 
 
 def test_every_pair_is_compared_both_ways(played: Bench) -> None:
     table = improvement_table(load_scores(played))
-    # On the first task 20 beats 18 and nothing else does: 1 of 4. On the second all do.
+    # On the first task only 20 beats 18: 1 of 4 pairs. On the second DROP wins all pairs.
     assert (value(table.rows[0][2]), value(table.rows[1][1])) == ((1 / 4 + 1) / 2, (3 / 4 + 0) / 2)
     expected = probability_of_improvement([[10.0, 20.0], [50.0, 54.0]], [[18.0, 22.0], [0.0, 1.0]])
     assert isinstance(table.rows[0][2], Number)
@@ -156,13 +156,13 @@ def test_every_pair_is_compared_both_ways(played: Bench) -> None:
     assert table.rows[1][2] is None
 
 
-def test_what_is_not_played_is_not_known_and_is_in_no_aggregate(played: Bench) -> None:
+def test_a_method_that_was_not_played_on_a_task_has_no_aggregate(played: Bench) -> None:
     played.play_path("b_random", BC, BC.name).unlink()
     scores = load_scores(played)
     assert [row[2] for row in score_table(scores).rows][1:] == [None, None]
     assert aggregate_table(scores).rows[1][1:] == (None,) * 4
     assert improvement_table(scores).rows[0][2] is None
-    assert "not played every task" in score_table(scores).note
+    assert "not played on every task" in score_table(scores).note
 
 
 def test_one_seed_has_no_error_and_no_interval(tmp_path: Path) -> None:
@@ -180,27 +180,27 @@ def test_one_seed_has_no_error_and_no_interval(tmp_path: Path) -> None:
     assert not any(is_bold(cell) for row in score_table(scores).rows for cell in row)
 
 
-def test_returns_are_shown_and_put_together_with_no_scores(played: Bench) -> None:
-    """A task without reference scores pays thousands: an IQM over both would be of that task alone."""
+def test_returns_are_shown_but_not_averaged_with_scores(played: Bench) -> None:
+    """A task without reference scores pays thousands: it alone would decide an IQM over both tasks."""
     for method, play in ((DROP, "once"), (BC, BC.name)):
         write_played(played, "b_random", method, play, {(0, 1): [3000.0], (1, 1): [3000.0]}, scored=False)
     scores = load_scores(played)
     table = score_table(scores)
     assert texts(table)[1] == ["b_random (return)", "3,000.0 ± 0.0", "3,000.0 ± 0.0"]
     assert value(table.rows[2][1]) == 15.0
-    assert "in no aggregate" in table.note
-    assert value(improvement_table(scores).rows[0][2]) == (1 / 4 + 1 / 2) / 2  # who beats whom needs no scale
+    assert "Aggregates leave out the tasks whose results are returns." in table.note
+    assert value(improvement_table(scores).rows[0][2]) == (1 / 4 + 1 / 2) / 2  # to compare two runs needs no scale
 
 
-def test_unequal_seeds_are_cut_to_the_fewest_and_it_is_said(played: Bench) -> None:
+def test_aggregates_use_the_smallest_number_of_seeds_and_say_so(played: Bench) -> None:
     write_played(played, "a-medium", DROP, "once", {(0, 10): [10.0], (1, 10): [20.0], (2, 10): [90.0]})
     table = score_table(load_scores(played))
     assert value(table.rows[0][1]) == 40.0
     assert value(table.rows[2][1]) == 35.0
-    assert "unequally many seeds" in table.note
+    assert "different numbers of seeds" in table.note
 
 
-def test_costs_are_read_where_they_are(played: Bench) -> None:
+def test_costs_are_shown_if_they_were_measured(played: Bench) -> None:
     cost = {"train_seconds": 81.4, "updates_per_second": 250.0, "peak_memory_mb": 1024.0, "device": "cpu"}
     write_json(played.cost_path("a-medium", DROP), cost)
     write_played(played, "b_random", BC, BC.name, {(0, 1): [1.0]}, ms=None)
@@ -217,26 +217,26 @@ def test_a_suite_that_was_not_played_has_no_tables(tmp_path: Path) -> None:
     assert not (tmp_path / "tables").exists()
 
 
-# ---- what choosing costs, others' scores, the data
+# ---- the budget, published scores, the data
 
 
-def test_the_budget_has_a_row_a_method_and_says_what_there_was_to_choose_from(tmp_path: Path) -> None:
+def test_the_budget_has_a_row_for_each_method_and_counts_its_candidates(tmp_path: Path) -> None:
     bench = bench_at(tmp_path, tasks=("a-medium",), plays=("once", "always"))
     for play, score in (("once", 10.0), ("always", 30.0)):
         write_played(bench, "a-medium", DROP, play, {(seed, 5): [score] * 8 for seed in (0, 1)})
     write_played(bench, "a-medium", BC, BC.name, {(seed, 5): [20.0] * 8 for seed in (0, 1)})
     table = suite_tables(bench)["budget"]
     assert table.columns == ("method", "candidates", "episodes to choose by", "0", "1", "5", "10", "50", "200")
-    # Two candidates with four of eight episodes each; one candidate is what it is.
+    # DROP has two candidates, four of eight episodes each choose. BC has one candidate, so nothing changes.
     assert [value(cell) for cell in table.rows[0][1:]] == [2, 8, 10, 10, 30, 30, 30, 30]
     assert [value(cell) for cell in table.rows[1][1:]] == [1, 4, 20, 20, 20, 20, 20, 20]
 
 
-def test_without_anything_to_choose_there_is_no_budget(played: Bench) -> None:
+def test_with_one_candidate_there_is_no_budget_table(played: Bench) -> None:
     assert "budget" not in suite_tables(played)
 
 
-def test_published_scores_are_below_ours_and_marked_as_other_data(tmp_path: Path) -> None:
+def test_published_scores_stand_below_ours_and_are_marked_as_other_data(tmp_path: Path) -> None:
     bench = bench_at(tmp_path, tasks=("hopper-medium", "nobodys"))
     for task in bench.suite.tasks:
         write_played(bench, task, DROP, "once", {(0, 10): [10.0], (1, 10): [20.0]})
@@ -248,12 +248,12 @@ def test_published_scores_are_below_ours_and_marked_as_other_data(tmp_path: Path
     assert "(NeurIPS 2023), D4RL v2" in table.note
 
 
-def test_the_data_is_a_table_where_it_was_recorded(played: Bench) -> None:
+def test_recorded_data_has_a_table(played: Bench) -> None:
     record = {"source": "a.hdf5", "sha256": {"a.hdf5": "0"}, "origin": None, "made": False}
     sizes = {"fingerprint": "f", "steps": 1200, "episodes": 3}
     for method in (DROP, BC):
         write_json(played.data_path("a-medium", method), record | sizes)
-    assert texts(suite_tables(played)["data"]) == [["a-medium", "a.hdf5", "1,200", "3", "not said", "f"]]
+    assert texts(suite_tables(played)["data"]) == [["a-medium", "a.hdf5", "1,200", "3", "not recorded", "f"]]
 
 
 # ---- formats
@@ -309,7 +309,7 @@ def test_latex_is_booktabs_and_escaped() -> None:
     ]
 
 
-def test_a_table_too_wide_for_a_page_goes_on_below_with_its_first_columns() -> None:
+def test_a_table_too_wide_for_a_page_continues_below_and_repeats_its_first_columns() -> None:
     wide = Number(10.0, (9.0, 11.0))
     methods = [f"method {i}" for i in range(9)]
     table = Table(
@@ -324,18 +324,18 @@ def test_a_table_too_wide_for_a_page_goes_on_below_with_its_first_columns() -> N
         rows = [line.strip() for line in part.splitlines() if " & " in line]
         assert all(len(row.split(" & ")) == len(head) for row in rows)
         assert part.startswith("{ll" + "r" * (len(head) - 2) + "}")
-        assert part.count("\\midrule") == 2  # the last row is ruled off in each
+        assert part.count("\\midrule") == 2  # each part has a rule above the last row
         shown = [re.sub(r"\\scriptsize|[{}$\\]", "", row) for row in rows]
         assert max(map(len, shown)) < 100
 
 
-def test_long_words_are_broken_into_lines_in_latex() -> None:
+def test_long_text_is_broken_into_lines_in_latex() -> None:
     table = Table("Data", ("task", "origin"), (("a", "regenerated from policies that others released"),))
     assert "\\begin{tabular}{lp{0.44\\linewidth}}" in table.to_latex()
 
 
-def test_nothing_special_to_latex_stays_as_it_is() -> None:
-    """All ASCII, a symbol, and an empty line, which would end the paragraph inside a caption."""
+def test_every_character_that_is_special_in_latex_is_escaped() -> None:
+    """All of ASCII, a symbol, and an empty line, which would end the paragraph inside a caption."""
     escaped = latex_escaped("".join(map(chr, range(32, 127))) + " η ≥ 2\n\nend")
     plain = re.sub(r"\\text[a-z]+\{\}|\$\\[a-z]+\$|\\[&%$#_{}]", "", escaped)
     assert not set(plain) & set('&%$#_{}\\~^<>|"')
@@ -356,8 +356,8 @@ def test_markdown_is_a_table_with_its_bars_escaped() -> None:
     ]
 
 
-def test_on_a_screen_names_in_brackets_are_no_markup() -> None:
-    said = io.StringIO()
-    Console(file=said, width=80).print(SMALL.to_rich())
+def test_on_a_screen_names_in_brackets_are_not_markup() -> None:
+    printed = io.StringIO()
+    Console(file=printed, width=80).print(SMALL.to_rich())
     for text in ("Of 5 % & more", "x|y", "[c]", "−1.5 [−2.0, −1.0]", "2.0 ± 0.5", "A note"):
-        assert text in said.getvalue()
+        assert text in printed.getvalue()

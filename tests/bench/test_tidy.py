@@ -1,4 +1,4 @@
-"""Entries with lists in them as rows of a table, and back."""
+"""Entries with lists as rows of a table, and back."""
 
 from __future__ import annotations
 
@@ -43,22 +43,22 @@ def test_rows_by_hand() -> None:
 def test_nothing_is_lost(groups: dict[tuple[str, ...], list[dict[str, Any]]]) -> None:
     again = TABLE.from_csv(TABLE.to_csv(groups.items()), WHERE)
     assert repr(again) == repr(
-        {names: [_sorted(e, again[names][i]) for i, e in enumerate(of)] for names, of in groups.items()}
+        {names: [_sorted(e, again[names][i]) for i, e in enumerate(group)] for names, group in groups.items()}
     )
 
 
 def _sorted(entry: dict[str, Any], like: dict[str, Any]) -> dict[str, Any]:
-    """Its keys in the other's order, which is that of the columns."""
+    """The entry with its keys in the order of `like`, which is that of the columns."""
     assert entry.keys() == like.keys()
     return {key: entry[key] for key in like}
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
-        (b"", "is no table"),
-        (b"\xff\n", "is no table"),
-        (b"who,step\n", "does not begin with the columns who, what, step, seed"),
+        (b"", "is not a CSV table"),
+        (b"\xff\n", "is not a CSV table"),
+        (b"who,step\n", "its first columns are not who, what, step, seed"),
         (b"who,what,step,seed,loss\na,b,1,0\n", "line 2 is damaged"),
         (b"who,what,step,seed,loss\na,b,1,0,x\n", "line 2 is damaged"),
         (b"who,what,step,seed,loss\na,b,1,1,0.5\n", r"line 2 is damaged \(a row is missing\)"),
@@ -67,6 +67,6 @@ def _sorted(entry: dict[str, Any], like: dict[str, Any]) -> dict[str, Any]:
         (b"who,what,step,seed,loss,gap\na,b,1,0,0.5,\na,b,1,1,0.5,2\n", "line 3 is damaged"),
     ],
 )
-def test_a_damaged_table_is_named(content: bytes, said: str) -> None:
-    with pytest.raises(DropError, match=rf"table\.csv: {said}"):
+def test_a_damaged_table_is_named(content: bytes, message: str) -> None:
+    with pytest.raises(DropError, match=rf"table\.csv: {message}"):
         TABLE.from_csv(content, WHERE)

@@ -1,4 +1,4 @@
-"""`drop` as its users meet it: every command through `main`, and a few as real processes."""
+"""`drop` as users see it: every command through `main`, and a few as real processes."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ def run(*words: str | Path) -> None:
 
 
 def error(capsys: Captured, *words: str | Path) -> str:
-    """What a command complains about: one line on standard error, exit code 1, nothing on standard output."""
+    """The error of a command: one line on standard error, exit code 1, nothing on standard output."""
     capsys.readouterr()
     with pytest.raises(SystemExit) as end:
         run(*words)
-    said = capsys.readouterr()
+    printed = capsys.readouterr()
     assert end.value.code == 1
-    assert said.out == ""
-    assert said.err.startswith("drop: ")
-    assert said.err.count("\n") == 1
-    assert "Traceback" not in said.err
-    return said.err.removeprefix("drop: ").rstrip("\n")
+    assert printed.out == ""
+    assert printed.err.startswith("drop: ")
+    assert printed.err.count("\n") == 1
+    assert "Traceback" not in printed.err
+    return printed.err.removeprefix("drop: ").rstrip("\n")
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def maze(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def trained(maze: Path) -> Path:
-    """A DROP run of two seeds with six checkpoints. Tests add evaluations to it and change nothing else."""
+    """A DROP run of two seeds with six checkpoints. Tests only add evaluations to it."""
     out = maze.parent / "run"
     run("train", maze, "--out", out, *TRAIN)
     return out
@@ -66,7 +66,7 @@ def trained(maze: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def arrays_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A BC run on somebody's own arrays, for which no task is known."""
+    """A BC run on a user's own arrays, whose task is not known."""
     folder = tmp_path_factory.mktemp("arrays")
     save_npz(learnable_dataset(), folder / "mine.npz")
     run("train", folder / "mine.npz", "--out", folder / "run", *TINY_BC, "--steps=4")
@@ -79,19 +79,19 @@ def arrays_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("words", [[], ["--help"], ["-h"], ["help"]])
 def test_help_names_every_command(capsys: Captured, words: list[str]) -> None:
     run(*words)
-    said = capsys.readouterr().out
-    assert all(f"drop {command} " in said for command in COMMANDS)
+    printed = capsys.readouterr().out
+    assert all(f"drop {command} " in printed for command in COMMANDS)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_explains_itself(capsys: Captured, command: str) -> None:
     with pytest.raises(SystemExit) as end:
         run(*command.split(), "--help")
-    said = capsys.readouterr()
+    printed = capsys.readouterr()
     assert end.value.code == 0
-    assert f"usage: drop {command} " in said.out
-    assert said.err == ""
-    assert len(re.findall(r"^.? +(?:-h, )?--[-\w]+", said.out, re.MULTILINE)) >= 2  # --help and one of its own
+    assert f"usage: drop {command} " in printed.out
+    assert printed.err == ""
+    assert len(re.findall(r"^.? +(?:-h, )?--[-\w]+", printed.out, re.MULTILINE)) >= 2  # --help and at least one more
 
 
 @pytest.mark.parametrize(
@@ -108,12 +108,12 @@ def test_every_command_explains_itself(capsys: Captured, command: str) -> None:
         ("coms", "--n-policies"),
     ],
 )
-def test_the_help_of_train_is_that_of_the_algorithm(capsys: Captured, algo: str, own: str) -> None:
+def test_the_help_of_train_shows_the_algorithms_own_options(capsys: Captured, algo: str, own: str) -> None:
     with pytest.raises(SystemExit):
         run("train", "--algo", algo, "--help")
-    said = capsys.readouterr().out
-    assert own in said
-    assert ("--n-sub-tasks" in said) == (algo in ("drop", "ddrop"))
+    printed = capsys.readouterr().out
+    assert own in printed
+    assert ("--n-sub-tasks" in printed) == (algo in ("drop", "ddrop"))
 
 
 def test_the_version(capsys: Captured) -> None:
@@ -136,7 +136,7 @@ def test_data_make_and_data_info(capsys: Captured, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("steps", ["0", "-5"])
-def test_data_make_refuses_senseless_sizes(capsys: Captured, tmp_path: Path, steps: str) -> None:
+def test_data_make_refuses_sizes_below_1(capsys: Captured, tmp_path: Path, steps: str) -> None:
     out = tmp_path / "maze.hdf5"
     assert "at least 1 step" in error(capsys, "data", "make", "maze2d-umaze", f"--steps={steps}", "--out", out)
     assert not list(tmp_path.iterdir())
@@ -148,8 +148,8 @@ def test_data_make_refuses_senseless_sizes(capsys: Captured, tmp_path: Path, ste
 def test_training_again_says_that_it_is_finished(capsys: Captured, maze: Path, trained: Path) -> None:
     capsys.readouterr()
     run("train", maze, "--out", trained, *TRAIN)
-    said = capsys.readouterr().out
-    assert said == f"{trained} was finished already (12 updates); play it with: drop evaluate {trained}\n"
+    printed = capsys.readouterr().out
+    assert printed == f"{trained} was finished already (12 updates); play it with: drop evaluate {trained}\n"
     assert "steps 12 → 13" in error(capsys, "train", maze, "--out", trained, *TRAIN, "--steps=13")
 
 
@@ -157,9 +157,9 @@ def test_training_again_says_that_it_is_finished(capsys: Captured, maze: Path, t
 def test_evaluate_prints_one_json_object(capsys: Captured, trained: Path, rule: str) -> None:
     capsys.readouterr()
     run("evaluate", trained, "--rule", rule, *PLAY, "--json")
-    said = capsys.readouterr().out
-    found = json.loads(said, parse_constant=lambda name: pytest.fail(f"{name} in the JSON"))
-    assert said.count("\n") == 1
+    printed = capsys.readouterr().out
+    found = json.loads(printed, parse_constant=lambda name: pytest.fail(f"{name} in the JSON"))
+    assert printed.count("\n") == 1
     assert (found["algorithm"], found["rule"], found["protocol"]) == ("drop", rule, "last")
     assert found["adaptation"]["ascent_steps"] == 2
     assert [(r["seed"], r["step"]) for r in found["results"]] == [(0, 12), (1, 12)]
@@ -173,16 +173,16 @@ def test_evaluate_prints_one_json_object(capsys: Captured, trained: Path, rule: 
     assert found["mean"] == pytest.approx(np.mean(scores))
     assert found["interval"][0] <= found["iqm"] <= found["interval"][1]
     assert found["milliseconds_per_action"] > 0
-    (written,) = (trained / "evaluations").glob(f"{rule}-last-*.json")  # named after what was changed as well
+    (written,) = (trained / "evaluations").glob(f"{rule}-last-*.json")  # the changed settings are in its name
     assert json.loads(written.read_text()) == found
 
 
 def test_evaluate_prints_a_table(capsys: Captured, trained: Path) -> None:
     capsys.readouterr()
     run("evaluate", trained, *PLAY)
-    said = capsys.readouterr().out
-    assert "grad-ada" in said
-    assert "D4RL-normalised score" in said
+    printed = capsys.readouterr().out
+    assert "grad-ada" in printed
+    assert "D4RL-normalised score" in printed
 
 
 def test_the_papers_protocol_takes_six_checkpoints(capsys: Captured, trained: Path, tmp_path: Path) -> None:
@@ -192,8 +192,8 @@ def test_the_papers_protocol_takes_six_checkpoints(capsys: Captured, trained: Pa
     assert [(r["seed"], r["step"]) for r in found["results"]] == [(s, t) for s in (0, 1) for t in range(2, 13, 2)]
     fewer = Path(shutil.copytree(trained, tmp_path / "fewer"))
     shutil.rmtree(fewer / "checkpoints" / "000000002")
-    said = error(capsys, "evaluate", fewer, "--protocol=paper")
-    assert said.startswith(f"{fewer}: has 5 checkpoints and the paper's protocol takes the last 6: ")
+    printed = error(capsys, "evaluate", fewer, "--protocol=paper")
+    assert printed.startswith(f"{fewer}: has 5 checkpoints and the paper's protocol plays the last 6: ")
 
 
 def test_an_exported_policy_plays_as_its_run(capsys: Captured, trained: Path, tmp_path: Path) -> None:
@@ -204,8 +204,8 @@ def test_an_exported_policy_plays_as_its_run(capsys: Captured, trained: Path, tm
     run("evaluate", policy, *PLAY, "--json")
     exported = json.loads(capsys.readouterr().out)
     run("evaluate", trained, "--rule=best", *PLAY, "--json")
-    of_run = json.loads(capsys.readouterr().out)
-    assert exported["results"] == of_run["results"][1:]
+    from_run = json.loads(capsys.readouterr().out)
+    assert exported["results"] == from_run["results"][1:]
     assert (exported["rule"], exported["adaptation"]["ascent_steps"]) == ("best", 2)
     assert load_policy(policy).origin.seed == 1
     assert not (policy / "evaluations").exists()
@@ -214,7 +214,7 @@ def test_an_exported_policy_plays_as_its_run(capsys: Captured, trained: Path, tm
     assert "is a run" in error(capsys, "export", trained, "--out", trained)
 
 
-def test_finetune_leaves_a_policy_and_says_what_it_cost(capsys: Captured, trained: Path, tmp_path: Path) -> None:
+def test_finetune_saves_a_policy_and_says_what_it_cost(capsys: Captured, trained: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(trained, tmp_path / "run"))
     words: list[str | Path] = ["finetune", copy, "--level=checkpoint", "--budget=650", "--rule=best", "--episodes=1"]
     capsys.readouterr()
@@ -223,13 +223,13 @@ def test_finetune_leaves_a_policy_and_says_what_it_cost(capsys: Captured, traine
     assert [(s["steps_played"], s["episodes_played"]) for s in found["seeds"]] == [(600, 2)] * 2
     assert found["evaluation_steps"] == 2 * 2 * 300
     run(*words)
-    said = capsys.readouterr().out
-    assert f"{found['initial']:.1f} → {found['tuned']:.1f}" in said
-    assert f"play it with: drop evaluate {copy / 'finetune' / 'checkpoint' / 'policy'}" in said
+    printed = capsys.readouterr().out
+    assert f"{found['initial']:.1f} → {found['tuned']:.1f}" in printed
+    assert f"play it with: drop evaluate {copy / 'finetune' / 'checkpoint' / 'policy'}" in printed
     run("evaluate", copy / "finetune" / "checkpoint" / "policy", "--episodes=1", "--json")
     assert json.loads(capsys.readouterr().out)["results"] == [found["seeds"][0]["tuned"]]
-    said = error(capsys, "finetune", copy, "--level=checkpoint", "--budget=299")
-    assert "an episode of droprl/maze2d-umaze-v0 may last 300, so give at least 300" in said
+    printed = error(capsys, "finetune", copy, "--level=checkpoint", "--budget=299")
+    assert "an episode of droprl/maze2d-umaze-v0 may last 300, so give at least 300" in printed
 
 
 def test_report_writes_one_page(capsys: Captured, trained: Path, tmp_path: Path) -> None:
@@ -262,7 +262,7 @@ def test_a_half_written_evaluation_is_not_read_and_a_damaged_one_is_named(
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "printed"),
     [
         ("dance", "there is no command 'dance'"),
         ("data", "`drop data` needs `info`, `make` or `map`"),
@@ -294,16 +294,16 @@ def test_a_half_written_evaluation_is_not_read_and_a_damaged_one_is_named(
         ("report nowhere", "nowhere: is not a run"),
     ],
 )
-def test_mistakes_are_answered_in_one_line(
-    capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, said: str
+def test_a_mistake_gives_one_line_of_error(
+    capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, printed: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert said in error(capsys, *words.split())
+    assert printed in error(capsys, *words.split())
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "printed"),
     [
         ("--steps=0", "steps is 0"),
         ("--seeds=0", "seeds 0"),
@@ -314,11 +314,11 @@ def test_mistakes_are_answered_in_one_line(
         ("--action-low 0", "action_high is missing"),
     ],
 )
-def test_settings_that_cannot_work_leave_nothing_behind(
-    capsys: Captured, arrays_run: Path, tmp_path: Path, options: str, said: str
+def test_settings_that_cannot_work_are_refused_and_write_nothing(
+    capsys: Captured, arrays_run: Path, tmp_path: Path, options: str, printed: str
 ) -> None:
     source = arrays_run.parent / "mine.npz"
-    assert said in error(capsys, "train", source, "--out", tmp_path / "run", *TINY_BC, *options.split())
+    assert printed in error(capsys, "train", source, "--out", tmp_path / "run", *TINY_BC, *options.split())
     assert not list(tmp_path.iterdir())
 
 
@@ -326,19 +326,19 @@ def test_own_arrays_need_their_task_named(capsys: Captured, arrays_run: Path) ->
     assert error(capsys, "evaluate", arrays_run) == (
         "mine: no task is known for this data: give its Gymnasium id with --env"
     )
-    said = error(capsys, "evaluate", arrays_run, "--env=droprl/maze2d-umaze-v0")
-    assert "its observations have 4 entries and the policy was trained on 3" in said
+    printed = error(capsys, "evaluate", arrays_run, "--env=droprl/maze2d-umaze-v0")
+    assert "its observations have 4 entries and the policy was trained on 3" in printed
     assert "cannot be made" in error(capsys, "evaluate", arrays_run, "--env=NoSuchTask-v7")
     assert "bc infers no embedding: leave out rule" in error(capsys, "evaluate", arrays_run, "--rule=best")
-    for option, said in (("--episodes=0", "episodes is 0"), ("--n-envs=0", "n_envs is 0")):
-        assert error(capsys, "evaluate", arrays_run, option).startswith(said)
+    for option, printed in (("--episodes=0", "episodes is 0"), ("--n-envs=0", "n_envs is 0")):
+        assert error(capsys, "evaluate", arrays_run, option).startswith(printed)
 
 
 def test_runs_of_different_data_do_not_share_a_page(capsys: Captured, arrays_run: Path, trained: Path) -> None:
     assert "the runs learned from different data (mine, umaze)" in error(capsys, "report", arrays_run, trained)
 
 
-def test_debug_shows_where_it_happened() -> None:
+def test_debug_shows_the_traceback() -> None:
     code, out, err = drop("evaluate", "nowhere", "--debug")
     assert (code, out) == (1, "")
     assert "Traceback (most recent call last)" in err
@@ -348,7 +348,7 @@ def test_debug_shows_where_it_happened() -> None:
 # --- as a process ---
 
 
-def test_the_process_itself_answers_in_one_line() -> None:
+def test_a_mistake_gives_one_line_in_a_real_process() -> None:
     assert drop("train", "nothing.npz", "--steps") == (
         1,
         "",
@@ -356,29 +356,31 @@ def test_the_process_itself_answers_in_one_line() -> None:
     )
 
 
-def test_a_coloured_terminal_sees_the_same_line() -> None:
-    """On a terminal tyro paints its messages."""
+def test_a_terminal_with_colours_shows_the_same_line() -> None:
+    """On a terminal tyro colours its messages."""
     leader, follower = pty.openpty()
     command = [sys.executable, "-m", "droprl", "data", "info", "some.npz", "--jsno"]
     process = subprocess.Popen(command, stdin=follower, stdout=follower, stderr=follower)
     os.close(follower)
-    said = b""
+    printed = b""
     while chunk := _read(leader):
-        said += chunk
+        printed += chunk
     os.close(leader)
     assert process.wait() == 1
-    assert said.decode().startswith("drop: Unrecognized options: --jsno (perhaps --json): see `drop data info --help`")
-    assert said.count(b"\n") == 1
+    assert printed.decode().startswith(
+        "drop: Unrecognized options: --jsno (perhaps --json): see `drop data info --help`"
+    )
+    assert printed.count(b"\n") == 1
 
 
 def _read(descriptor: int) -> bytes:
     try:
         return os.read(descriptor, 4096)
-    except OSError:  # Linux answers so when the other end is closed
+    except OSError:  # Linux says this when the other end is closed
         return b""
 
 
-def test_output_that_nobody_reads_or_that_fits_nowhere_is_no_crash(maze: Path) -> None:
+def test_a_closed_pipe_or_a_full_disk_is_not_a_crash(maze: Path) -> None:
     command: list[Any] = [sys.executable, "-m", "droprl", "data", "info", maze, "--json"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -391,10 +393,10 @@ def test_output_that_nobody_reads_or_that_fits_nowhere_is_no_crash(maze: Path) -
     assert (answer.returncode, answer.stderr) == (1, "drop: [Errno 28] No space left on device\n")
 
 
-def test_a_run_that_may_not_be_written_says_so(capsys: Captured, trained: Path, tmp_path: Path) -> None:
+def test_a_run_that_cannot_be_written_is_named(capsys: Captured, trained: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(trained, tmp_path / "run"))
     shutil.rmtree(copy / "evaluations", ignore_errors=True)
     (copy / "evaluations").write_text("a file where the folder should be")
-    said = error(capsys, "evaluate", copy, "--rule=best", "--episodes=1")
-    assert said.startswith(f"{copy / 'evaluations'}")
+    printed = error(capsys, "evaluate", copy, "--rule=best", "--episodes=1")
+    assert printed.startswith(f"{copy / 'evaluations'}")
     assert Run(copy).finished

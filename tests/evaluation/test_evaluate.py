@@ -1,4 +1,4 @@
-"""`evaluate` on tasks of our own: which policies play, what is written, and tasks that misbehave."""
+"""`evaluate` on our own tasks: which policies play, what is written, and tasks that misbehave."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from droprl.train import Run, fit
 
 
 class Task(gymnasium.Env[np.ndarray, np.ndarray]):
-    """Pays the same in every step of an episode: the number that its seed drew."""
+    """Pays the same at every step of an episode: a number that the seed draws."""
 
     observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (3,), np.float64)
     action_space = gymnasium.spaces.Box(np.array([-2, 0], np.float32), np.array([5, 0.5], np.float32))
@@ -79,7 +79,7 @@ def test_what_was_written_is_read_back(run: Run) -> None:
     assert json.loads(path.read_text()) == json.loads(json.dumps(found.to_json()))
 
 
-def test_evaluations_of_every_rule_come_back_in_the_order_of_the_rules(tmp_path: Path) -> None:
+def test_evaluations_are_loaded_in_the_order_of_the_rules(tmp_path: Path) -> None:
     run = fit(learnable_dataset(), tiny("drop"), out=tmp_path / "run", steps=2, progress=False)
     order = get_args(InferenceRule)
     for rule in reversed(order):
@@ -87,7 +87,7 @@ def test_evaluations_of_every_rule_come_back_in_the_order_of_the_rules(tmp_path:
     assert [found.rule for found in load_evaluations(run)] == list(order)
 
 
-def test_what_an_interruption_left_is_the_last_checkpoint_but_not_of_the_papers_six(tmp_path: Path) -> None:
+def test_an_interruptions_checkpoint_is_the_last_one_but_not_one_of_the_papers_six(tmp_path: Path) -> None:
     run = fit(learnable_dataset(), tiny("bc"), out=tmp_path / "run", steps=12, checkpoint_every=2, progress=False)
     folder = Path(shutil.copytree(run.checkpoints()[-1].path, run.checkpoint_folder / "000000013"))
     header = read_sealed(folder / "checkpoint.json")
@@ -103,21 +103,21 @@ def test_an_action_is_timed_however_short_the_episodes(run: Run) -> None:
     assert found in load_evaluations(run)
 
 
-def test_a_task_that_pays_nan_is_refused(run: Run) -> None:
+def test_a_task_that_pays_nan_or_infinity_is_refused(run: Run) -> None:
     before = sorted(run.evaluation_folder.glob("*"))
     for pay in (math.nan, math.inf):
-        assert "a return that is not a number" in refusal(play, run, env=partial(Task, 2, pay))
+        assert "a return that is NaN or infinite" in refusal(play, run, env=partial(Task, 2, pay))
     assert sorted(run.evaluation_folder.glob("*")) == before
 
 
-def test_the_same_evaluation_is_not_played_twice_at_a_time_but_others_are(run: Run) -> None:
+def test_two_processes_may_play_different_evaluations_but_not_the_same_one(run: Run) -> None:
     with locked(run.evaluation_folder, ".bc-last.lock"):
         assert refusal(play, run).startswith(f"{run.evaluation_folder}: another process is playing the same episodes")
         play(run, protocol="paper")
     play(run)
 
 
-def test_senseless_calls_are_refused(run: Run, tmp_path: Path) -> None:
+def test_calls_that_cannot_work_are_refused(run: Run, tmp_path: Path) -> None:
     policy = load_policy(run.path).save(tmp_path / "policy")
     assert "episodes is 0" in refusal(play, run, episodes=0)
     assert "n_envs is 0" in refusal(play, run, n_envs=0)
@@ -129,7 +129,7 @@ def test_senseless_calls_are_refused(run: Run, tmp_path: Path) -> None:
 
 
 def test_a_long_rule_cuts_no_number(run: Run) -> None:
-    """Eighty columns, as a terminal has; `particulars` names every setting that was changed."""
+    """On a terminal of eighty columns; the rule names every setting that was changed."""
     found = replace(play(run), rule="grad-ada", changed={"guard": True, "guard_margin": 1.7, "ascent_steps": 12})
     console = Console(width=80, file=io.StringIO())
     console.print(score_table([replace(found, mean=1234.5, iqm=2345.6, milliseconds_per_action=12.34)]))

@@ -1,5 +1,5 @@
-"""Aggregates, profiles and probabilities of improvement against SciPy, rliable and by hand, and what a bootstrap
-interval must do."""
+"""Aggregates, profiles and probabilities of improvement against SciPy, rliable and values by hand; and properties of
+bootstrap intervals."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def test_iqm_is_the_trimmed_mean(size: int) -> None:
 
 def test_iqm_by_hand() -> None:
     assert float(iqm(np.array([1000.0, 1, 2, 3, 4, 5, 6, -1000]))) == 3.5  # 2, 3, 4, 5
-    assert float(iqm(np.array([9.0, 1.0, 5.0]))) == 5.0  # three are too few to cut any: the mean
+    assert float(iqm(np.array([9.0, 1.0, 5.0]))) == 5.0  # with three values nothing is cut: the mean
 
 
-def test_iqm_is_of_the_last_axis_and_leaves_its_values_alone() -> None:
+def test_iqm_is_over_the_last_axis_and_does_not_change_its_values() -> None:
     values = np.random.default_rng(0).normal(size=(3, 4, 9))
     before = values.copy()
     found = iqm(values)
@@ -58,7 +58,7 @@ def test_one_seed_has_the_interval_of_its_episodes() -> None:
     np.testing.assert_allclose(bootstrap_interval([episodes.tolist()], mean), tuple(expected), atol=0.05)
 
 
-def test_the_interval_holds_the_statistic_and_widens_with_its_level() -> None:
+def test_the_interval_contains_the_statistic_and_a_lower_level_makes_it_shorter() -> None:
     rng = np.random.default_rng(2)
     groups = [rng.normal(size=10).tolist() for _ in range(5)]
     low, high = bootstrap_interval(groups)
@@ -73,7 +73,7 @@ def test_the_same_seed_gives_the_same_interval() -> None:
 
 
 def test_episodes_of_one_seed_are_not_independent_evidence() -> None:
-    """Five seeds that differ, with episodes that do not: the interval is that of five values, not of five hundred."""
+    """Five seeds differ, their episodes do not: the interval must be that of five values, not of five hundred."""
     seeds = [0.0, 1.0, 2.0, 3.0, 4.0]
     few, many = (bootstrap_interval([[s] * n for s in seeds], mean) for n in (1, 100))
     np.testing.assert_allclose(few, many, atol=0.15)
@@ -83,8 +83,8 @@ def test_episodes_of_one_seed_are_not_independent_evidence() -> None:
 
 @pytest.mark.parametrize("spread_of_seeds", [0.0, 1.0])
 def test_the_interval_covers_the_truth_about_as_often_as_it_says(spread_of_seeds: float) -> None:
-    """Ten seeds of five episodes, true mean 0, 200 times over. Few seeds make a percentile interval a little short;
-    where seeds do not differ, drawing in two stages makes it long."""
+    """Ten seeds of five episodes with the true mean 0, 200 trials. With few seeds a percentile interval is a little too
+    short. If seeds do not differ, the draw in two stages makes it too long."""
     rng = np.random.default_rng(0)
     covered = 0
     for trial in range(200):
@@ -110,17 +110,17 @@ def drawn_by_a_loop(tasks: list[np.ndarray], rng: np.random.Generator) -> list[n
 
 
 def test_aggregate_iqm_by_hand() -> None:
-    """Eight runs in all: 0, 1 | 10, 11, 12, 20 | 30, 40. The two at each end go, wherever they stand."""
+    """Eight runs in total: 0, 1 | 10, 11, 12, 20 | 30, 40. The two at each end are cut, whatever their task."""
     assert aggregate([[0.0, 30.0], [10.0, 11.0], [12.0, 20.0], [40.0, 1.0]], "iqm").value == (10 + 11 + 12 + 20) / 4
 
 
-def test_aggregate_iqm_is_of_all_runs_and_not_of_task_means() -> None:
+def test_aggregate_iqm_is_over_all_runs_and_not_over_task_means() -> None:
     table = np.random.default_rng(0).standard_cauchy((7, 5))
     assert aggregate(list(table), "iqm").value == pytest.approx(stats.trim_mean(table, 0.25, axis=None))
 
 
 def test_the_bootstrap_is_stratified() -> None:
-    """Tasks far apart, each without spread: nothing can vary, unless a draw mixes runs of different tasks."""
+    """Tasks far apart, each without spread: nothing varies, unless a draw mixes runs of different tasks."""
     assert aggregate([[0.0] * 5, [10.0] * 5, [50.0] * 5, [100.0] * 5], "iqm") == (30.0, 30.0, 30.0)
 
 
@@ -140,8 +140,8 @@ def test_aggregate_interval_of_one_task_is_the_plain_one() -> None:
 
 
 def test_aggregate_interval_covers_the_truth_about_as_often_as_it_says() -> None:
-    """Five runs on each of six tasks, normal around centres that cancel. A draw of five from five has √(4 / 5) of the
-    spread it stands for, so that the interval is that much short: 1.96 · 0.894 = 1.75, which covers 92 %."""
+    """Five runs on each of six tasks, normal around centres whose mean is 0. A draw of five from five has √(4 / 5) of
+    the true spread. So the interval is shorter by this factor: 1.96 · 0.894 = 1.75, which covers 92 %."""
     rng = np.random.default_rng(0)
     covered = 0
     for trial in range(400):
@@ -151,13 +151,13 @@ def test_aggregate_interval_covers_the_truth_about_as_often_as_it_says() -> None
     assert 0.88 <= covered / 400 <= 0.97
 
 
-def test_tasks_with_unequal_runs_are_refused() -> None:
+def test_tasks_with_different_numbers_of_runs_are_refused() -> None:
     with pytest.raises(DropError, match="3, 2 runs"):
         aggregate([[1.0, 2.0, 3.0], [1.0, 2.0]], "iqm")
 
 
 @pytest.mark.parametrize("tasks", [[], [[]], [[1.0], []], [[[1.0, 2.0]]], [[1.0, float("nan")]], [[float("inf")]]])
-def test_what_is_no_table_of_scores_is_refused(tasks: list[list[float]]) -> None:
+def test_a_table_with_empty_or_infinite_scores_is_refused(tasks: list[list[float]]) -> None:
     with pytest.raises(DropError):
         aggregate(tasks, "iqm")
     with pytest.raises(DropError):
@@ -165,11 +165,11 @@ def test_what_is_no_table_of_scores_is_refused(tasks: list[list[float]]) -> None
 
 
 def test_probability_of_improvement_by_hand() -> None:
-    # First task: 3 beats 1 and 2, 2 beats 1 and ties with 2: 3.5 of 4. Second: 5 beats 0 and not 9: 1 of 2.
+    # First task: 3 beats 1 and 2; 2 beats 1 and ties with 2: 3.5 of 4. Second task: 5 beats 0 but not 9: 1 of 2.
     assert probability_of_improvement([[3.0, 2.0], [5.0]], [[1.0, 2.0], [0.0, 9.0]]).value == (3.5 / 4 + 1 / 2) / 2
 
 
-def test_every_task_counts_alike_however_many_runs_it_has() -> None:
+def test_all_tasks_have_the_same_weight_whatever_their_number_of_runs() -> None:
     assert probability_of_improvement([[1.0] * 50, [0.0]], [[0.0] * 50, [1.0]]).value == 0.5
 
 
@@ -179,7 +179,7 @@ def test_equal_runs_are_ties() -> None:
     assert probability_of_improvement([runs], [runs]).value == 0.5
 
 
-def test_runs_that_always_win_leave_no_doubt() -> None:
+def test_if_all_runs_win_the_interval_has_no_width() -> None:
     assert probability_of_improvement([[5.0, 6.0], [8.0, 9.0]], [[1.0, 2.0], [3.0, 4.0]]) == (1.0, 1.0, 1.0)
 
 
@@ -192,7 +192,7 @@ def test_probability_of_improvement_is_mann_and_whitneys(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_swapping_the_sides_gives_the_rest(seed: int) -> None:
+def test_swapping_the_sides_gives_one_minus_the_probability(seed: int) -> None:
     rng = np.random.default_rng(seed)
     x, y = [rng.normal(0.3, 1.0, 6) for _ in range(4)], [rng.normal(0.0, 1.0, 5) for _ in range(4)]
     there, back = probability_of_improvement(x, y), probability_of_improvement(y, x)
@@ -200,7 +200,7 @@ def test_swapping_the_sides_gives_the_rest(seed: int) -> None:
     np.testing.assert_allclose([there.low, there.high], [1 - back.high, 1 - back.low], atol=0.03)
 
 
-def test_improvement_does_not_notice_how_scores_are_scaled() -> None:
+def test_improvement_does_not_depend_on_the_scale_of_scores() -> None:
     rng = np.random.default_rng(6)
     x, y = [rng.normal(size=6) for _ in range(3)], [rng.normal(size=6) for _ in range(3)]
     assert probability_of_improvement([np.exp(v) for v in x], [np.exp(v) for v in y]) == probability_of_improvement(
@@ -238,7 +238,7 @@ def test_every_ordered_pair_is_compared_and_both_ways_add_up() -> None:
     methods = {"a": [[3.0, 2.0], [5.0, 5.0]], "b": [[1.0, 2.0], [0.0, 9.0]], "c": [[2.0, 2.0], [5.0, 5.0]]}
     found = pairwise_improvement(methods, seed=5)
     assert list(found) == [("a", "b"), ("a", "c"), ("b", "a"), ("b", "c"), ("c", "a"), ("c", "b")]
-    # a and b: 3.5 of 4, then 2 of 4; a and c: 3 beats both and 2 ties, then only ties; b and c: 1 of 4, then 2 of 4.
+    # a, b: 3.5 of 4, then 2 of 4. a, c: 3 beats both, 2 ties with both; then only ties. b, c: 1 of 4, then 2 of 4.
     assert found["a", "b"].value == (3.5 / 4 + 1 / 2) / 2
     assert found["a", "c"].value == (3 / 4 + 1 / 2) / 2
     assert found["b", "c"].value == (1 / 4 + 1 / 2) / 2
@@ -253,10 +253,10 @@ def test_every_ordered_pair_is_compared_and_both_ways_add_up() -> None:
 
 
 def test_median_is_over_tasks_of_means_over_runs() -> None:
-    """Means 2, 10 and 30, so 10; the median of all nine runs would be 3, that of the tasks' medians 9."""
+    """The means are 2, 10 and 30, so it is 10. The median of all nine runs would be 3, that of the medians 9."""
     tasks = [[1.0, 2.0, 3.0], [3.0, 9.0, 18.0], [1.0, 2.0, 87.0]]
     assert aggregate(tasks, "median").value == 10.0
-    assert aggregate([*tasks, [20.0, 20.0, 20.0]], "median").value == 15.0  # of four tasks, halfway between two
+    assert aggregate([*tasks, [20.0, 20.0, 20.0]], "median").value == 15.0  # with four tasks, halfway between two
 
 
 def test_mean_by_hand() -> None:
@@ -264,7 +264,7 @@ def test_mean_by_hand() -> None:
 
 
 def test_optimality_gap_by_hand() -> None:
-    """Below 100 by 60, 0, 0 (120 counts as 100) and 120; the surplus of one run does not make up for another."""
+    """The gaps to 100 are 60, 0, 0 (120 counts as 100) and 120. A run above 100 does not make up for another run."""
     tasks = [[40.0, 100.0], [120.0, -20.0]]
     assert aggregate(tasks, "optimality_gap").value == (60 + 0 + 0 + 120) / 4
     assert aggregate(tasks, "optimality_gap", target=50.0).value == (10 + 0 + 0 + 70) / 4
@@ -272,7 +272,7 @@ def test_optimality_gap_by_hand() -> None:
 
 
 @pytest.mark.parametrize("statistic", ["iqm", "median", "mean", "optimality_gap"])
-def test_every_aggregate_is_stratified_and_holds_its_value(statistic: Aggregate) -> None:
+def test_every_aggregate_is_stratified_and_its_interval_contains_it(statistic: Aggregate) -> None:
     apart = aggregate([[0.0] * 5, [10.0] * 5, [50.0] * 5, [100.0] * 5], statistic)
     assert apart.low == apart.value == apart.high
     rng = np.random.default_rng(8)
@@ -298,7 +298,7 @@ def test_aggregate_intervals_against_a_loop(statistic: Aggregate) -> None:
 
 
 def test_profile_by_hand() -> None:
-    """The first task has 2 runs, the second 4: tasks count alike. A run that is exactly τ is not above it."""
+    """The first task has 2 runs, the second 4, and both weigh the same. A run equal to τ is not above it."""
     found = performance_profile([[10.0, 30.0], [20.0, 20.0, 40.0, 0.0]], [-1.0, 0.0, 10.0, 20.0, 35.0, 40.0])
     expected = [1.0, (1 + 3 / 4) / 2, (1 / 2 + 3 / 4) / 2, (1 / 2 + 1 / 4) / 2, (0 + 1 / 4) / 2, 0.0]
     np.testing.assert_allclose(found.value, expected)
@@ -306,7 +306,7 @@ def test_profile_by_hand() -> None:
     assert (found.low[0], found.high[0], found.low[-1], found.high[-1]) == (1.0, 1.0, 0.0, 0.0)
 
 
-def test_profile_never_rises_and_its_band_holds_it() -> None:
+def test_profile_never_rises_and_lies_within_its_band() -> None:
     rng = np.random.default_rng(10)
     found = performance_profile([rng.normal(50, 30, 5) for _ in range(7)], np.linspace(-100, 200, 61))
     for line in found[1:]:
@@ -317,7 +317,7 @@ def test_profile_never_rises_and_its_band_holds_it() -> None:
 
 
 def test_profile_bands_against_a_loop() -> None:
-    """Where three tasks are spread out, and where only one is: the others' runs must not be drawn into it."""
+    """At τ = 5 several tasks vary, at τ = 100 only one: runs of other tasks must not be drawn into it."""
     rng = np.random.default_rng(11)
     tasks, thresholds = [centre + 10 * rng.normal(size=6) for centre in (0.0, 10.0, 100.0)], [5.0, 100.0]
     drawn = [[np.mean([np.mean(r > t) for r in drawn_by_a_loop(tasks, rng)]) for t in thresholds] for _ in range(5_000)]
@@ -327,13 +327,13 @@ def test_profile_bands_against_a_loop() -> None:
 
 
 @pytest.mark.parametrize("thresholds", [[], [float("nan")], [[1.0]]])
-def test_what_are_no_thresholds_is_refused(thresholds: list[float]) -> None:
+def test_thresholds_that_are_not_finite_numbers_are_refused(thresholds: list[float]) -> None:
     with pytest.raises(DropError, match="thresholds"):
         performance_profile([[1.0, 2.0]], thresholds)
 
 
 # ---- rliable
-# What rliable 1.2.0 found for these tables, with 50 000 replicates (20 000 for the profile).
+# The values of rliable 1.2.0 for these tables, with 50 000 replicates (20 000 for the profile).
 # benchmarks/peers/rliable_check.py compares the two on random tables.
 
 RLIABLE_X = [[12.0, 20, 9, 17, 25], [31.0, 28, 40, 35, 22], [55.0, 61, 48, 66, 52], [70.0, 90, 84, 77, 95]]
@@ -357,7 +357,7 @@ def test_aggregates_are_rliables(
 ) -> None:
     found = aggregate(tasks, statistic, replicates=20_000)
     assert found.value == pytest.approx(expected[0], abs=1e-9)
-    np.testing.assert_allclose(found[1:], expected[1:], atol=0.5)  # the tied table's quantiles go by steps
+    np.testing.assert_allclose(found[1:], expected[1:], atol=0.5)  # with ties the quantiles are steps
 
 
 def test_improvement_is_rliables() -> None:

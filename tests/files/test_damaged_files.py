@@ -1,7 +1,8 @@
-"""Damaged files of every format: each loads to a valid dataset or is refused in one line that names it. Nothing else.
+"""Damaged files of every format: each loads as a valid dataset, or is refused in one line that names it.
 
-Where a file has checksums no flipped bit passes for data: our own HDF5 files are sealed, archives have a checksum an
-array. HDF5 from elsewhere has none, and a flip may well pass there; what it may not do is crash, hang or confuse.
+In a file with checksums a flipped bit is always noticed: our own HDF5 files are sealed, archives have one checksum for
+each array. Other HDF5 files have none: there a flipped bit may change the data, but it must not cause a crash, an
+endless wait or an unclear error.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ from droprl.errors import DropError
 
 N_STEPS = 12
 Arrays = dict[str, Any]
-# libhdf5 is C, and a stranger's bytes may yet bring it down: the same examples every time keep that out of a release.
+# libhdf5 is C, and random bytes may still crash it: with the same examples each time, no release test fails by chance.
 fixed = settings(max_examples=150, deadline=None, derandomize=True)
 quick = settings(max_examples=40, deadline=None)
 
 
 def ogbench_arrays() -> Arrays:
-    """Two trajectories of six rows along a line; the goal at 4 is reached in both."""
+    """Two trajectories of six rows along a line. Both reach the goal at 4."""
     x = np.tile(np.arange(6, dtype=np.float32), 2)
     terminals = (x == 5).astype(np.float32)
     qpos = np.stack([x, np.zeros_like(x), np.zeros_like(x)], axis=1)
@@ -80,7 +81,7 @@ def folder() -> Iterator[Path]:
 
 
 def load_or_refuse(source: str | Path, named: str, **options: Any) -> Dataset | str:
-    """The dataset, checked from outside; or the refusal. Any other exception fails the test."""
+    """The dataset after checks, or the text of the refusal. Any other exception fails the test."""
     try:
         dataset = load_dataset(source, **options)
     except DropError as error:
@@ -104,12 +105,12 @@ def load_or_refuse(source: str | Path, named: str, **options: Any) -> Dataset | 
 
 def refusal(source: str | Path, **options: Any) -> str:
     message = load_or_refuse(source, Path(source).name, **options)
-    assert isinstance(message, str), "should have been refused"
+    assert isinstance(message, str), "it should have been refused"
     return message
 
 
 def altered(kind: str, change: Callable[[Arrays], None]) -> str:
-    """Write the format's arrays after `change`, and give the refusal."""
+    """Change the format's arrays, write them, and return the refusal."""
     name, write, arrays, options = FORMATS[kind]
     arrays = {key: array.copy() for key, array in arrays.items()}
     change(arrays)
@@ -152,11 +153,11 @@ def test_truncated_anywhere(kind: str, share: float) -> None:
         content = path.read_bytes()
         path.write_bytes(content[: int(share * len(content))])
         message = load_or_refuse(path, name, **options)
-        if share > 0.5:  # enough is left to tell what it was
+        if share > 0.5:  # enough is left to recognise the format
             assert isinstance(message, Dataset) or "is damaged or cut short" in message
 
 
-def test_a_file_that_was_saved_here_is_refused_whichever_bit_changes(tmp_path: Path) -> None:
+def test_our_own_file_is_refused_whichever_bit_changes(tmp_path: Path) -> None:
     path = tmp_path / "mine.hdf5"
     write_packed_hdf5(path, {})
     content = path.read_bytes()
@@ -171,7 +172,7 @@ def test_a_file_that_was_saved_here_is_refused_whichever_bit_changes(tmp_path: P
 def test_a_changed_bit_of_an_archive_never_changes_the_data(
     tmp_path: Path, write: Callable[[Path, Arrays], None]
 ) -> None:
-    """Each array has its checksum, and its name stands in two places: an array whose name is damaged is missed too."""
+    """Each array has a checksum, and its name is stored twice, so that a damaged name is noticed too."""
     path = tmp_path / "mine.npz"
     write(path, small_arrays() | {"action_low": np.full(2, -3.0), "action_high": np.full(2, 3.0)})
     content, expected = path.read_bytes(), load_dataset(path).fingerprint
@@ -183,12 +184,12 @@ def test_a_changed_bit_of_an_archive_never_changes_the_data(
         found = load_or_refuse(path, path.name)
         outcomes.append(isinstance(found, str))
         assert isinstance(found, str) or found.fingerprint == expected, place
-    assert np.mean(outcomes) > 0.5  # the rest are times of day and the like, which nothing reads
+    assert np.mean(outcomes) > 0.5  # the others are in bytes that nothing reads, such as times
 
 
 @quick
 @given(st.binary(max_size=300), st.sampled_from(["mine.hdf5", "mine.npz"]), st.booleans())
-def test_anything_at_all_under_a_known_ending(content: bytes, name: str, with_signature: bool) -> None:
+def test_any_bytes_under_a_known_ending(content: bytes, name: str, with_signature: bool) -> None:
     signature = {"mine.hdf5": b"\x89HDF\r\n\x1a\n", "mine.npz": b"PK\x03\x04"}[name]
     with folder() as place:
         (place / name).write_bytes((signature if with_signature else b"") + content)
@@ -198,7 +199,7 @@ def test_anything_at_all_under_a_known_ending(content: bytes, name: str, with_si
 @pytest.mark.parametrize("kind", ALTERED)
 @quick
 @given(st.data())
-def test_a_key_that_is_missing(kind: str, data: st.DataObject) -> None:
+def test_a_missing_key(kind: str, data: st.DataObject) -> None:
     required = [key for key in FORMATS[kind][2] if key not in ("timeouts", "next_observations")]
     key = data.draw(st.sampled_from(required))
 
@@ -207,13 +208,13 @@ def test_a_key_that_is_missing(kind: str, data: st.DataObject) -> None:
 
     message = altered(kind, change)
     assert "is missing" in message or "are missing" in message
-    assert ("rewards" if key == "qpos" else key) in message  # no qpos: only a file without rewards
+    assert ("rewards" if key == "qpos" else key) in message  # without qpos it is a file without rewards
 
 
 @pytest.mark.parametrize("kind", ALTERED)
 @quick
 @given(st.data())
-def test_a_length_that_disagrees(kind: str, data: st.DataObject) -> None:
+def test_a_wrong_length(kind: str, data: st.DataObject) -> None:
     key = data.draw(st.sampled_from(sorted(FORMATS[kind][2])))
     rows = data.draw(st.integers(0, 2 * N_STEPS).filter(lambda rows: rows != N_STEPS))
 
@@ -231,7 +232,7 @@ def test_a_length_that_disagrees(kind: str, data: st.DataObject) -> None:
 def test_a_value_that_is_not_finite(kind: str, data: st.DataObject) -> None:
     floats = {"observations", "actions", "rewards", "next_observations", "qpos"} & set(FORMATS[kind][2])
     key = data.draw(st.sampled_from(sorted(floats)))
-    # Of an OGBench trajectory of six rows only the first five are steps.
+    # In an OGBench trajectory of six rows only the first five are steps.
     row = data.draw(st.integers(0, N_STEPS - 1).filter(lambda row: kind != "ogbench" or row not in (5, 11)))
     value = data.draw(st.sampled_from([np.nan, np.inf, -np.inf]))
 
@@ -257,7 +258,7 @@ def test_an_action_out_of_bounds(kind: str, row: int, size: float, negative: boo
 @pytest.mark.parametrize("kind", ALTERED)
 @quick
 @given(st.data())
-def test_a_rank_that_is_wrong(kind: str, data: st.DataObject) -> None:
+def test_a_wrong_rank(kind: str, data: st.DataObject) -> None:
     key = data.draw(st.sampled_from(sorted(FORMATS[kind][2])))
     rank = data.draw(st.integers(0, 4).filter(lambda rank: rank != FORMATS[kind][2][key].ndim))
 
@@ -327,7 +328,7 @@ def minari_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextmanager
 def minari_copy(root: Path) -> Iterator[Path]:
-    """The folder of the data of a copy, which is the root as long as this lasts."""
+    """Copy the root and use the copy as Minari's root; gives the copy's data folder."""
     with folder() as place, pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         shutil.copytree(root, place / "root")
@@ -382,7 +383,7 @@ def test_minari_episodes_that_are_wrong(minari_root: Path, key: str, episode: in
 
 
 @pytest.mark.parametrize("name", ["mine.hdf5", "mine.npz"])
-def test_files_that_are_none(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_without_a_readable_file(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / name
     assert f"{name}: no such file" in refusal(path)
     path.write_bytes(b"")
@@ -396,7 +397,7 @@ def test_files_that_are_none(tmp_path: Path, name: str, monkeypatch: pytest.Monk
             raise PermissionError(13, "Permission denied")
         return real_open(self, *args, **kwargs)
 
-    monkeypatch.setattr(Path, "open", denied)  # root may read everything, so a mode of 0 would test nothing there
+    monkeypatch.setattr(Path, "open", denied)  # the superuser may read everything, so file modes would test nothing
     assert f"{name}: may not be read" in refusal(path)
     path.unlink()
     path.mkdir()
@@ -404,12 +405,12 @@ def test_files_that_are_none(tmp_path: Path, name: str, monkeypatch: pytest.Monk
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
-def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+def test_a_pipe_is_refused_without_waiting(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "mine.npz")
     assert "not a regular file" in refusal(tmp_path / "mine.npz")
 
 
-def test_names_that_are_no_source(tmp_path: Path) -> None:
+def test_names_that_are_not_a_source(tmp_path: Path) -> None:
     for source in ("nonsense", "", "a+", "+", "\0", "x" * 5000, "~nobody-of-this-name/mine", str(tmp_path)):
         assert ".hdf5" in refusal(source)
     (tmp_path / "data.csv").write_text("1,2")

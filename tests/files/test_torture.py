@@ -1,4 +1,4 @@
-"""`make torture` in its short form, and that its judges see what they should: one that cannot fail proves nothing."""
+"""`make torture` in its short form. Its judges are tested too: a judge that cannot fail proves nothing."""
 
 from __future__ import annotations
 
@@ -50,18 +50,18 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 def test_a_damaged_file_that_loads_is_a_loss(judges: Any, tmp_path: Path) -> None:
     damage, work = judges
-    (tmp_path / "file").write_bytes(b"what nobody checks")
+    (tmp_path / "file").write_bytes(b"nobody checks this")
     trials = list(damage.damages(tmp_path / "file", (tmp_path / "file").read_bytes, 4, random.Random(0)))
     assert len(trials) == 4
     for trial in trials:
         with pytest.raises(work.Lost, match="file was loaded"):
             trial()
-    assert (tmp_path / "file").read_bytes() == b"what nobody checks"
+    assert (tmp_path / "file").read_bytes() == b"nobody checks this"
 
 
-def test_a_failure_says_which_damage_it_was(judges: Any, tmp_path: Path) -> None:
+def test_a_loss_names_the_damage(judges: Any, tmp_path: Path) -> None:
     damage, work = judges
-    (tmp_path / "file").write_bytes(b"what nobody checks")
+    (tmp_path / "file").write_bytes(b"nobody checks this")
 
     def crashes() -> None:
         raise ZeroDivisionError("nobody thought of it")
@@ -73,7 +73,7 @@ def test_a_failure_says_which_damage_it_was(judges: Any, tmp_path: Path) -> None
             trial()
 
 
-def test_what_nobody_expected_counts_as_lost(judges: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_exception_counts_as_lost(judges: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = importlib.util.spec_from_file_location("torture_main", TORTURE / "__main__.py")
     assert spec is not None
     assert spec.loader is not None
@@ -85,7 +85,7 @@ def test_what_nobody_expected_counts_as_lost(judges: Any, monkeypatch: pytest.Mo
     assert tally.summary() == {"tried": 1, "survived": 0, "lost": 1}
 
 
-def test_a_load_that_fills_the_memory_or_runs_code_is_seen(judges: Any, tmp_path: Path) -> None:
+def test_a_load_that_fills_the_memory_is_noticed(judges: Any, tmp_path: Path) -> None:
     damage, work = judges
     file, canary = tmp_path / "file", tmp_path / "canary"
     file.touch()

@@ -143,8 +143,8 @@ def test_the_rules_act_differently(drop_run: Run) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"rule": "bset"}, "rule is 'bset', none of 'first', 'best', 'grad', 'best-ada', 'grad-ada'"),
-        ({"region": "sphere"}, "region is 'sphere', none of"),
+        ({"rule": "bset"}, "rule is 'bset', not one of 'first', 'best', 'grad', 'best-ada', 'grad-ada'"),
+        ({"region": "sphere"}, "region is 'sphere', not one of"),
         ({"ascent_steps": -1}, "ascent_steps is -1: it must be at least 0"),
         ({"ascent_steps": 2.5}, "ascent_steps is 2.5, not a whole number"),
         ({"ascent_steps": "10"}, "ascent_steps is '10', not a whole number"),
@@ -326,7 +326,7 @@ def test_weights_larger_than_the_policy_are_not_read(
     monkeypatch.setattr(Path, "read_bytes", small_only)
     if name == "policy.safetensors":
         message = refusal(load_policy, policy_folder)
-        assert message.startswith(f"{policy_folder / name}: is damaged (1,099,511,627,776 bytes, and ")
+        assert message.startswith(f"{policy_folder / name}: is damaged (1,099,511,627,776 bytes instead of at most ")
     else:  # a stranger's file beside the right one is ignored
         np.testing.assert_array_equal(load_policy(policy_folder).act(ZEROS), expected)
 
@@ -335,7 +335,9 @@ def test_weights_larger_than_the_policy_are_not_read(
 def test_a_pipe_is_not_waited_for(policy_folder: Path, name: str) -> None:
     (policy_folder / name).unlink()
     os.mkfifo(policy_folder / name)
-    assert refusal(load_policy, policy_folder).startswith(f"{policy_folder / name}: cannot be read (it is no regular")
+    assert refusal(load_policy, policy_folder).startswith(
+        f"{policy_folder / name}: cannot be read (it is not a regular"
+    )
 
 
 def test_a_header_that_is_far_too_large_is_not_parsed(policy_folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""From run directories to a page's contents, also where the task cannot be played here."""
+"""From run directories to the contents of a page, also if the task cannot be played here."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from droprl.train import Run, fit
 
 
 @pytest.mark.parametrize("env", ["PointMaze_UMaze-v3", "NoSuchTask-v7"])
-def test_a_task_that_cannot_be_played_costs_only_the_walks(tmp_path: Path, env: str) -> None:
+def test_if_the_task_cannot_be_played_only_the_walks_are_missing(tmp_path: Path, env: str) -> None:
     dataset = dataclasses.replace(learnable_dataset(), env=env)
     run = fit(dataset, tiny("drop"), out=tmp_path / "run", steps=4, progress=False)
     report = build_report([run], "drop report run")
@@ -36,8 +36,8 @@ def test_sub_tasks_are_shown_by_descending_return_whatever_the_decomposition(tmp
     assert all(low <= mean <= high for low, mean, high in zip(shown.low, shown.mean_returns, shown.high, strict=True))
 
 
-def test_what_has_no_sub_tasks_or_does_not_adapt_has_its_own_page(tmp_path: Path) -> None:
-    """The task cannot be played, and nothing says so: an episode is only asked for where its walk can be drawn."""
+def test_runs_without_sub_tasks_or_without_adaptation_have_a_page_too(tmp_path: Path) -> None:
+    """Their task cannot be played, but no note says so: they need no episode, because no walk can be drawn."""
     dataset = dataclasses.replace(learnable_dataset(), env="NoSuchTask-v7")
     runs = {n: fit(dataset, tiny(n), out=tmp_path / n, steps=4, progress=False) for n in ("drop-cvae", "ddrop")}
     latent, distilled = (build_report([run], "drop report run") for run in runs.values())

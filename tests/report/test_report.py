@@ -1,4 +1,4 @@
-"""The report page: complete, escaped, self-contained, safe against NaN, and alive in a real browser."""
+"""The page of runs: complete, escaped, self-contained, safe against NaN; and its script in a real browser."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from helpers.pages import Page, assert_orderly, browse, needs_browser, sticks_out
+from scipy.stats import spearmanr
 
 from droprl.report import Chart, Diagnostic, EmbeddingWalk, Report, ScoreRow, Series, SubTaskReturns, render
 from droprl.report import svg as svg_tools
@@ -20,7 +21,7 @@ from droprl.report.charts import interval_chart, line_chart, rank_correlation
 from droprl.report.page import write_report
 from droprl.report.run_tables import run_tables
 
-ENDS = (60, 63, 70, 76)  # the scores the rules arrive at
+ENDS = (60, 63, 70, 76)  # the final scores of the rules
 RULES = ["best", "grad", "best-ada", "grad-ada"]
 NAN, INF = math.nan, math.inf
 MAZE = [
@@ -28,7 +29,7 @@ MAZE = [
     "#.####.###.#", "#..#.#.....#", "#..#...#.#.#", "############",
 ]  # fmt: skip
 
-# ---- a report as an evaluation would fill it in
+# ---- a report with made-up results
 
 
 def make_row(rng: random.Random, method: str, rule: str | None, centre: float, time: float) -> ScoreRow:
@@ -160,7 +161,7 @@ def test_the_page_is_well_formed_and_its_headings_are_in_order(page: str) -> Non
     assert_orderly(parsed)
 
 
-def test_the_page_needs_nothing_but_itself(page: str) -> None:
+def test_the_page_is_self_contained(page: str) -> None:
     assert not re.search(r"https?:", page)
     parsed = Page(page)
     assert parsed.values("src") == []
@@ -174,8 +175,8 @@ def test_every_row_fact_and_check_is_on_the_page(page: str) -> None:
     for row in report.table:
         assert row.method in text
         assert f"{row.mean:.1f}" in text
-    said = [word for fact in report.facts for word in fact] + [check.meaning for check in report.diagnostics]
-    assert [word for word in said if word not in text] == []
+    wanted = [word for fact in report.facts for word in fact] + [check.meaning for check in report.diagnostics]
+    assert [word for word in wanted if word not in text] == []
     assert page.count('<tr class="best">') == 1
     assert {"healthy", "look here", "not judged"} <= set(re.findall("healthy|look here|not judged", text))
 
@@ -185,7 +186,7 @@ def test_every_drawing_has_a_name(page: str) -> None:
         assert 'aria-hidden="true"' in tag or ('role="img"' in tag and 'aria-label="' in tag)
 
 
-def test_text_cannot_break_out() -> None:
+def test_text_is_escaped() -> None:
     evil = "</script><script>alert(1)</script><b a=\"'&"
     report = make_report()
     report = dataclasses.replace(
@@ -202,7 +203,7 @@ def test_text_cannot_break_out() -> None:
     assert evil in {s["label"] for s in json.loads(embedded[0])["series"]}
 
 
-def test_values_that_are_not_numbers_become_gaps() -> None:
+def test_nan_and_infinity_become_gaps() -> None:
     report, holes = make_report(maze=True), [1.0, NAN, INF, -INF, 2.0, 3.0]
     row = ScoreRow("Lost", None, NAN, INF, NAN, NAN, 5, 50, NAN, holes)
     gappy = Series("a", [0.0, 1.0, 2.0, 3.0, NAN, 5.0], holes, holes, holes)
@@ -236,13 +237,13 @@ def test_the_verdict_claims_no_more_than_the_intervals() -> None:
     clear = [dataclasses.replace(r, low=r.mean - 1e-3, high=r.mean + 1e-3) for r in report.table]
     assert "lies above all the others" in render(dataclasses.replace(report, table=clear))
     unknown = [*clear, dataclasses.replace(clear[0], method="Unknown", low=NAN, high=NAN)]
-    assert "do not settle the order" in render(dataclasses.replace(report, table=unknown))
+    assert "do not decide the order" in render(dataclasses.replace(report, table=unknown))
     assert "one seed" in render(dataclasses.replace(report, table=[dataclasses.replace(clear[0], seeds=1)]))
     by_iqm = render(dataclasses.replace(report, interval_of="iqm"))
     assert "<strong>DROP · grad-ada</strong> has the highest IQM" in by_iqm
 
 
-def test_a_spike_survives_thinning() -> None:
+def test_a_spike_stays_visible_after_thinning() -> None:
     y = [0.0] * 20_000
     y[12_345] = 9.0
     y[700] = NAN
@@ -276,13 +277,21 @@ def test_ticks_are_inside_distinct_and_few(low: float, high: float, log: bool) -
     assert all(-1e-6 <= p <= 100 + 1e-6 for p, _ in ticks)
 
 
-def test_rank_correlation_is_silent_where_it_is_not_defined() -> None:
+def test_rank_correlation_is_scipys() -> None:
+    """With ties, and with a pair that is not finite and counts for nothing."""
+    rng = random.Random(0)
+    for _ in range(20):
+        a, b = ([float(rng.randint(0, 6)) for _ in range(9)] for _ in range(2))
+        assert rank_correlation([*a, NAN], [*b, 3.0]) == pytest.approx(float(spearmanr(a, b).statistic))
+
+
+def test_rank_correlation_is_none_if_it_is_not_defined() -> None:
     assert rank_correlation([1, 2, 3, NAN], [2, 4, 9, 1]) == pytest.approx(1.0)
     assert rank_correlation([1, 1, 1], [1, 2, 3]) is None
     assert rank_correlation([1, 2], [1, 2]) is None
 
 
-def test_lists_of_different_length_are_refused() -> None:
+def test_lists_of_different_lengths_are_refused() -> None:
     with pytest.raises(ValueError, match="3 x, 2 y"):
         Series("a", [0.0, 1.0, 2.0], [0.0, 1.0])
     with pytest.raises(ValueError, match="both low and high"):
@@ -336,6 +345,6 @@ def test_the_controls_work(tmp_path: Path, page: str) -> None:
 
 
 @needs_browser
-def test_nothing_sticks_out_of_a_phone_or_a_desktop(tmp_path: Path) -> None:
+def test_nothing_overflows_on_a_phone_or_a_desktop(tmp_path: Path) -> None:
     pages = [render(make_report(maze)) for maze in (False, True)]
     assert sticks_out(pages, tmp_path) == [*[""] * 4, *["0"] * 4]

@@ -1,4 +1,4 @@
-"""Fitted Q evaluation against returns that are known, and selection against its own rules."""
+"""Fitted Q evaluation against known returns, and selection against its rules."""
 
 from __future__ import annotations
 
@@ -34,31 +34,31 @@ LENGTH = 5
 
 
 class Chosen(eqx.Module):
-    """A policy of one line: the action as a function of the first and the present state of the episode."""
+    """A policy given by a function of the episode's first state and its present state."""
 
     rule: Any = eqx.field(static=True)
     traits: Traits = eqx.field(static=True, default=Traits())
     search: ClassVar[None] = None
 
     def start(self, n: int) -> Any:
-        return jnp.zeros(n, bool), jnp.zeros(n)  # (under way, the first state's first number)
+        return jnp.zeros(n, bool), jnp.zeros(n)  # (whether the episode has begun, the first number of its first state)
 
     def act(self, carry: Any, observations: Any, key: Any) -> Any:
-        under_way, first = carry
-        first = jnp.where(under_way, first, observations[:, 0])
-        return (jnp.ones_like(under_way), first), self.rule(first, observations)[:, None]
+        begun, first = carry
+        first = jnp.where(begun, first, observations[:, 0])
+        return (jnp.ones_like(begun), first), self.rule(first, observations)[:, None]
 
 
 def loaded(dataset: Dataset, rule: Any, **traits: Any) -> LoadedPolicy:
     spec = Spec(dataset.observation_size, dataset.action_size, 1)
-    # Not normalised: the rules below are in the states' own units.
+    # Not normalised, because the rules below use the states' own units.
     scaling = fit_scaling(dataset, normalize_observations=False)
     policy: Any = Chosen(rule, Traits(**traits))
     return LoadedPolicy(policy, BC(), spec, scaling, Origin("walk", None, None, 0, 0), "here")
 
 
 def walk(ending: str, n_episodes: int = 60, seed: int = 0) -> Dataset:
-    """The state is the clock and a position that the action moves; what pays is the position. Actions are drawn."""
+    """The state is a clock and a position. The reward is the position, the action moves it. Actions are random."""
     rng = np.random.default_rng(seed)
     rows: dict[str, list[Any]] = {name: [] for name in ("s", "a", "r", "s2")}
     for _ in range(n_episodes):
@@ -88,7 +88,7 @@ def walk(ending: str, n_episodes: int = 60, seed: int = 0) -> Dataset:
 
 
 def true_return(dataset: Dataset, action: float, steps: int) -> float:
-    """Of always taking this action, simulated from the data's initial states."""
+    """The return of always taking this action, simulated from the data's initial states."""
     total = []
     for x in dataset.observations[dataset.bounds[:-1], 1]:
         position, earned = float(x), 0.0
@@ -102,20 +102,20 @@ def true_return(dataset: Dataset, action: float, steps: int) -> float:
 @pytest.mark.parametrize(("ending", "steps"), [("terminal", LENGTH), ("timeout", 200)])
 @pytest.mark.parametrize("action", [-0.5, 0.0, 0.5])
 def test_fqe_finds_the_return_of_a_policy_that_never_collected_data(ending: str, steps: int, action: float) -> None:
-    """Behind a terminal nothing is earned; a timeout only stopped the clock, and the task would have gone on."""
+    """After a terminal nothing is earned. A timeout only stopped the clock: the task would have gone on."""
     dataset = walk(ending)
     [found] = estimate_returns([loaded(dataset, lambda _, now: 0.0 * now[:, 0] + action)], dataset, QUICK)
     assert found == pytest.approx(true_return(dataset, action, steps), abs=0.25)
 
 
 def test_a_rule_that_chooses_once_chooses_in_the_first_state_of_the_episode() -> None:
-    """Also for the states behind a timeout, which no row of the data shows."""
+    """Also for the states after a timeout, which are in no row of the data."""
     dataset = walk("timeout", n_episodes=4)
-    # The first number of every first state is 0 here; mark each episode by its own.
+    # The first number of every state is 0 here: give each episode a number of its own.
     marked = np.array(dataset.observations)
     marked[:, 0] = np.repeat([0.1, 0.2, 0.3, 0.4], LENGTH)
     following = np.array(dataset.next_observations)
-    following[:, 0] = 9.0  # a successor is never asked for the first state
+    following[:, 0] = 9.0  # the first state never comes from a successor
     changed = from_arrays(
         marked,
         dataset.actions,
@@ -137,27 +137,27 @@ def test_a_rule_that_chooses_once_chooses_in_the_first_state_of_the_episode() ->
     np.testing.assert_allclose(chosen[np.asarray(table.targets.successor), 0], of_rows, rtol=1e-6)
 
 
-def test_a_part_of_the_data_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The policy is asked only where the part needs it, and the estimate is still right."""
-    dataset, heard = walk("terminal"), 0
+def test_a_part_of_the_data_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The policy is asked only for the states that the part needs, and the estimate is still right."""
+    dataset, n_asked = walk("terminal"), 0
     policy = loaded(dataset, lambda _, now: 0.0 * now[:, 0] + 0.5)
     part = replace(QUICK, transitions=150)
     step = policy.step
 
     def counted(carry: Any, observations: np.ndarray, key: Any) -> Any:
-        nonlocal heard
-        heard += len(np.unique(observations, axis=0))
+        nonlocal n_asked
+        n_asked += len(np.unique(observations, axis=0))
         return step(carry, observations, key)
 
     monkeypatch.setattr(policy, "step", counted)
     [found] = estimate_returns([policy], dataset, part)
     assert found == pytest.approx(true_return(dataset, 0.5, LENGTH), abs=0.35)
-    assert heard <= 150 + dataset.n_episodes
+    assert n_asked <= 150 + dataset.n_episodes
 
 
-def test_fqe_refuses_what_does_not_follow_from_the_state() -> None:
+def test_fqe_refuses_policies_whose_actions_depend_on_the_past() -> None:
     dataset = walk("terminal", n_episodes=4)
-    with pytest.raises(DropError, match=r"bc goes by its past$"):
+    with pytest.raises(DropError, match=r"^bc: its actions depend on the past, .* depend on the state only$"):
         estimate_returns([loaded(dataset, lambda _, now: now[:, 0], remembers=True)], dataset, QUICK)
     seen = np.random.default_rng(1).normal(size=(240, 4))
     maze = learnable_dataset(observations=seen, next_observations=np.roll(seen, -1, axis=0))
@@ -205,7 +205,7 @@ def test_a_budget_is_spent_on_the_four_that_fit_best_and_chooses_among_them(tmp_
     Walk.episodes = 0
     found = select(dataset, TINY, out=tmp_path, budget=18, ascent_steps=(0, 3), env=Walk, **SEARCH)
     sizes = [(c.n_sub_tasks, c.trajectories_per_sub_task, c.ascent_steps) for c in found.candidates]
-    assert sizes == [(n, 30 // n, k) for n in (2, 3, 4, 5, 6) for k in (0, 3)]  # 100 is beyond the data
+    assert sizes == [(n, 30 // n, k) for n in (2, 3, 4, 5, 6) for k in (0, 3)]  # the data has fewer than 100
     losses = {c.n_sub_tasks: c.fitting_loss for c in found.candidates}
     assert {c.n_sub_tasks for c in found.candidates if not c.kept} == {max(losses, key=lambda n: losses[n])}
     assert all(len(c.played) == (2 if c.kept else 0) for c in found.candidates)  # 18 // 8 each
@@ -216,7 +216,7 @@ def test_a_budget_is_spent_on_the_four_that_fit_best_and_chooses_among_them(tmp_
     assert Run(found.best.run).config.algorithm.n_sub_tasks == found.best.n_sub_tasks  # type: ignore[attr-defined]
 
 
-def test_without_a_budget_nothing_is_played_and_nothing_is_trained_twice(tmp_path: Path) -> None:
+def test_without_a_budget_nothing_is_played_and_the_same_command_trains_nothing_again(tmp_path: Path) -> None:
     dataset = walk("terminal", n_episodes=30)
     quick = FQE(width=8, steps=50, batch_size=16)
     first = select(dataset, TINY, out=tmp_path, env=never, fqe=quick, **SEARCH)
@@ -239,7 +239,7 @@ def test_without_a_budget_nothing_is_played_and_nothing_is_trained_twice(tmp_pat
         ({"ascent_steps": (-1,)}, "ascent_steps are"),
     ],
 )
-def test_what_cannot_be_selected_is_said_before_anything_is_trained(
+def test_settings_that_cannot_work_are_refused_before_anything_is_trained(
     tmp_path: Path, changed: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(DropError, match=message) as caught:
@@ -248,7 +248,7 @@ def test_what_cannot_be_selected_is_said_before_anything_is_trained(
     assert not any(tmp_path.iterdir())
 
 
-def test_seeds_share_the_episodes(tmp_path: Path) -> None:
+def test_seeds_share_the_episodes_of_the_budget(tmp_path: Path) -> None:
     found = select(
         walk("terminal", n_episodes=30),
         TINY,

@@ -1,4 +1,4 @@
-"""Suites: tasks × methods × ways to play, run once, resumed after a crash, with one figure each."""
+"""Suites: tasks × methods × ways to play. Each suite has one figure, and goes on where an interruption stopped it."""
 
 from droprl.bench.results import Bench, load_bench
 from droprl.bench.runner import InProcesses, OnRay, run_suite

@@ -1,8 +1,8 @@
-"""What choosing among a method's candidates costs: its expected score after so many online episodes.
+"""What it costs to choose among a method's candidates: the expected score against the number of online episodes.
 
-A training run leaves many candidates, its played checkpoints × the plays. Reporting the best of them after the fact
-hides the episodes that finding it would have taken; the budget curve shows them. It is a curve of one method: each of
-its seeds chooses among its own candidates, never among other seeds or methods.
+A training run leaves many candidates: its played checkpoints × the plays. A report of the best one hides the episodes
+that it takes to find it; the budget curve shows them. A curve belongs to one method: each seed chooses among its own
+candidates, never among those of other seeds or methods.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DRAWS = 2_000
 
 
 class Candidate(NamedTuple):
-    """A policy that could be put to use."""
+    """One policy that may be chosen: a seed's checkpoint under one play."""
 
     seed: int
     step: int
@@ -36,12 +36,12 @@ class BudgetCurve:
 
     budgets: np.ndarray
     score: np.ndarray  # the mean over seeds, then over tasks
-    low: np.ndarray  # of the 95 % interval over seeds
+    low: np.ndarray  # low and high end of the 95 % interval over seeds
     high: np.ndarray
     seeds: np.ndarray  # (tasks, seeds, budgets): what each seed is expected to score
-    exhausted: np.ndarray  # where the budget asks some candidate for more episodes than half of those recorded
-    candidates: int  # of a seed; the most of any task and seed
-    most: int  # episodes that a seed can spend; the fewest of any task and seed
+    exhausted: np.ndarray  # for each budget: it asks a candidate for more than half of its recorded episodes
+    candidates: int  # of one seed; the largest number over tasks and seeds
+    most: int  # episodes that one seed can spend; the smallest number over tasks and seeds
 
 
 def budget_curve(
@@ -54,26 +54,25 @@ def budget_curve(
 ) -> BudgetCurve:
     """The expected true score of the candidate that a budget of online episodes chooses, on one task.
 
-    `episodes` are the recorded scores of every candidate, plays in the order in which they are preferred. Each training
-    seed chooses among its own candidates. Without any episode the choice is by rule: the last checkpoint under
-    the first of the plays or, where `estimates` are given (say by droprl.select's fitted Q evaluation), the highest
-    estimate. Episodes are spent in turn, one for each candidate, in that same order of preference: later checkpoints
-    first and plays as given, or higher estimates first. The highest mean over the episodes spent is chosen; of equals
-    the preferred one; never a candidate without an episode, once there is a budget. So a budget of one changes nothing.
+    `episodes` holds the recorded scores of every candidate, the preferred plays first. Each training seed chooses among
+    its own candidates. A budget of 0 chooses by a rule: the last checkpoint under the first play or, if `estimates` are
+    given (for example by droprl.select's fitted Q evaluation), the highest estimate. With a larger budget the
+    candidates play in turn, one episode each, in the same order of preference: later checkpoints first and plays as
+    given, or higher estimates first. The highest mean over the episodes spent is chosen; among equals, the preferred
+    one. A candidate that has not played is never chosen. So a budget of one chooses as a budget of 0 does.
 
-    It is estimated from what was recorded. In each draw the recorded episodes are split in two at random: the choice
-    sees the one half and is judged by its mean over the other, so that no episode both chooses and judges. What it
-    assumes:
+    The curve is estimated from recorded episodes. Each draw splits them into two halves at random. One half chooses.
+    The mean over the other half judges the choice, so that no episode both chooses and judges. This assumes:
 
-    - Recorded episodes stand for those that would be played: drawn from the same task, independent of each other.
-      Episodes of the same number begin alike for all candidates, so the split is the same for all of them, and each
-      candidate then plays its half in an order of its own.
-    - Episodes are drawn without replacement. A budget that asks for more than the half has (`exhausted`) is given all
-      of it and no more: the curve is then too low rather than too high.
-    - With few recorded episodes the curve is noisy, though right on average over recordings: where a candidate's half
-      for choosing happens to be good, its other half is what is left.
-    - Estimates cost nothing and are forgotten as soon as there are episodes, but for the order of turns.
-    - The interval is over seeds alone (with one seed it has no width), not over the recorded episodes.
+    - Recorded episodes stand for those that would be played: they are from the same task, and independent of each
+      other. Episodes of the same number begin in the same way for all candidates, so all candidates have the same
+      split. Each candidate then plays its half in a random order of its own.
+    - Episodes are drawn without replacement. A budget that asks for more than one half (`exhausted`) gets the whole
+      half and no more: the curve is then too low rather than too high.
+    - With few recorded episodes the curve is noisy, but right on average over recordings: if a candidate's choosing
+      half happens to be good, its judging half is worse.
+    - Estimates cost no episodes. As soon as there are episodes, estimates only set the order of turns.
+    - The interval is over seeds only, not over the recorded episodes. With one seed it has no width.
     """
     asked = np.array(budgets, dtype=np.int64)
     if asked.ndim != 1 or not asked.size or asked.min() < 0:
@@ -92,17 +91,17 @@ def budget_curve(
 
 
 def method_curves(bench: Bench, budgets: Sequence[int] = BUDGETS) -> dict[str, BudgetCurve]:
-    """The curve of every method, the mean over the tasks; of those that have played every task in a way to judge by.
+    """The budget curve of each method, the mean over the tasks. A method that lacks episodes on a task has none.
 
-    Empty where no method has anything to choose from. Returns have no common scale: tasks without reference scores are
-    left out, unless there is no other and only one of them.
+    Empty if no method has more than one candidate. Returns have no common scale: tasks without reference scores are
+    left out, unless the suite has a single task.
     """
     found = {}
     for method in bench.suite.methods:
         recorded = {task: recorded_episodes(bench, task, method) for task in _comparable(bench, method)}
         try:
-            found[method.name] = mean_curve([budget_curve(of, budgets) for of in recorded.values()])
-        except DropError:  # not played everywhere, with unequally many seeds, or with one episode alone
+            found[method.name] = mean_curve([budget_curve(by_candidate, budgets) for by_candidate in recorded.values()])
+        except DropError:  # a task is not played, the tasks differ in their seeds, or there is one episode only
             continue
     return found if any(curve.candidates > 1 for curve in found.values()) else {}
 
@@ -120,10 +119,10 @@ def _comparable(bench: Bench, method: Method) -> list[str]:
 
 
 def recorded_episodes(bench: Bench, task: str, method: Method) -> dict[Candidate, list[float]]:
-    """Every episode of a method's plays on a task, by candidate: `budget_curve` takes it as it is.
+    """The recorded episodes of a method on a task, by candidate, as `budget_curve` takes them.
 
-    Only the suite's protocol "paper" plays more than one checkpoint; otherwise the plays alone are to be chosen from.
-    The play that is the method's own comes first, then the others as the suite lists them.
+    Only the protocol "paper" plays more than one checkpoint; otherwise candidates differ in their play only. The
+    method's default play comes first, then the others as the suite lists them.
     """
     plays = list(bench.suite.plays_of(method))
     own = default_play(bench.suite, method, bench.preset) if plays else ""
@@ -135,11 +134,11 @@ def recorded_episodes(bench: Bench, task: str, method: Method) -> dict[Candidate
 
 
 def mean_curve(curves: Sequence[BudgetCurve]) -> BudgetCurve:
-    """Over tasks, with the interval over seeds drawn within each task."""
+    """The mean of the curves over tasks. For the interval, seeds are drawn within each task."""
     if not curves or any(not np.array_equal(curve.budgets, curves[0].budgets) for curve in curves):
-        raise DropError("a mean of budget curves needs at least one, all of the same budgets")
+        raise DropError("a mean of budget curves needs at least one curve, and all must have the same budgets")
     if len({curve.seeds.shape[1] for curve in curves}) > 1:
-        raise DropError("budget curves of unequally many seeds: tasks count alike only with equally many each")
+        raise DropError("budget curves with different numbers of seeds: tasks count alike only with the same number")
     candidates, most = max(curve.candidates for curve in curves), min(curve.most for curve in curves)
     return _curve(curves[0].budgets, np.concatenate([curve.seeds for curve in curves]), candidates, most)
 
@@ -149,7 +148,7 @@ def _recorded(
 ) -> np.ndarray:
     """(candidates, episodes) of one seed, the preferred candidates first."""
     own = [candidate for candidate in episodes if candidate.seed == seed]
-    own.sort(key=lambda candidate: -candidate.step)  # stable: of one checkpoint, plays stay as listed
+    own.sort(key=lambda candidate: -candidate.step)  # stable: the plays of one checkpoint stay as listed
     if estimates is not None:
         missing = [candidate for candidate in own if not np.isfinite(estimates.get(candidate, np.nan))]
         if missing:
@@ -159,13 +158,13 @@ def _recorded(
     if len(lengths) > 1 or min(lengths) < 2:
         raise DropError(
             f"seed {seed}: candidates with {', '.join(map(str, sorted(lengths)))} recorded episodes: "
-            "they are split in two alike only with equally many each, at least two"
+            "give each the same number, at least two, so that all are split alike"
         )
     return np.array([episodes[candidate] for candidate in own], dtype=np.float64)
 
 
 def _expected(recorded: np.ndarray, budgets: np.ndarray, draws: int, rng: np.random.Generator) -> np.ndarray:
-    """For every budget the judged score of the choice, the mean over draws."""
+    """For each budget the judged score of the chosen candidate, the mean over draws."""
     candidates, length = recorded.shape
     half = length // 2
     shuffled = recorded[:, rng.permuted(np.tile(np.arange(length), (draws, 1)), axis=1)]  # candidates, draws, episodes
@@ -175,9 +174,9 @@ def _expected(recorded: np.ndarray, budgets: np.ndarray, draws: int, rng: np.ran
     for i, budget in enumerate(budgets):
         spent = np.minimum(budget // candidates + (np.arange(candidates) < budget % candidates), half)
         means = np.full((candidates, draws), -np.inf)
-        for of in np.flatnonzero(spent):
-            means[of] = totals[of, :, spent[of] - 1] / spent[of]
-        chosen = means.argmax(axis=0)  # the first of equals, and the first of all where nothing is spent
+        for played in np.flatnonzero(spent):
+            means[played] = totals[played, :, spent[played] - 1] / spent[played]
+        chosen = means.argmax(axis=0)  # the first of equals; if nothing is spent, the first of all
         found[i] = judged[chosen, np.arange(draws)].mean()
     return found
 

@@ -1,7 +1,7 @@
-"""One cell of a suite: a method on a task, trained and played. What is there is not done again.
+"""One cell of a suite: one method on one task, trained and played. What is already done is not done again.
 
-A cell belongs to one process at a time. What it is doing can be read from the disk by anybody, and a cell that was
-killed goes on where its last checkpoint is, to the same bytes.
+One process works on a cell at a time. Any process can read from the disk how far the cell is. A cell that was killed
+goes on from its last checkpoint and ends with the same bytes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Cell(NamedTuple):
 
 
 def cells_of(bench: Bench) -> list[Cell]:
-    """Those that are to be run now."""
+    """The cells of the part of the suite that is asked for."""
     return [Cell(task, method) for task in bench.asked.tasks for method in bench.asked.methods]
 
 
@@ -40,12 +40,12 @@ def is_done(bench: Bench, cell: Cell) -> bool:
     plays = bench.suite.plays_of(cell.method)
     if not all(bench.is_played(cell.task, cell.method, play) for play in plays):
         return False
-    # A suite that was copied without its weights is done if it was played.
+    # A copy of a suite may lack the weights: there a cell is done once it is played.
     return bool(plays) or _finished(bench.run_path(cell.task, cell.method))
 
 
 def run_cell(bench: Bench, cell: Cell) -> None:
-    """Train what is not trained, play what is not played."""
+    """Train the method unless it is trained, then play what is not played."""
     if is_done(bench, cell):
         return
     suite, (task, method) = bench.suite, cell
@@ -56,7 +56,7 @@ def run_cell(bench: Bench, cell: Cell) -> None:
     algorithm = method.algorithm(bench.preset, suite.name)
     began, before = time.perf_counter(), _steps_done(path)
     run = fit(dataset, algorithm, out=path, seeds=suite.seeds, steps=suite.steps_of(method), progress=False)
-    write_json(bench.data_path(task, method), asdict(record))  # only now: a run of other data refuses this
+    write_json(bench.data_path(task, method), asdict(record))  # only now: `fit` refuses to go on with other data
     if updates := suite.steps_of(method) - before:
         _write_cost(bench, cell, time.perf_counter() - began, updates)
     for play, settings in suite.plays_of(method).items():
@@ -66,7 +66,7 @@ def run_cell(bench: Bench, cell: Cell) -> None:
 
 
 def state_of(bench: Bench, cell: Cell) -> str:
-    """In a few letters, from the disk."""
+    """How far the cell is, in a few words, from the disk."""
     if is_done(bench, cell):
         return "done"
     path = bench.run_path(cell.task, cell.method)
@@ -85,14 +85,14 @@ def _finished(path: Path) -> bool:
 
 
 def _steps_done(path: Path) -> int:
-    """Up to the last checkpoint."""
+    """Updates up to the last checkpoint."""
     checkpoints = Run(path).checkpoints() if (path / "config.json").exists() else []
     return checkpoints[-1].step if checkpoints else 0
 
 
 def _write_cost(bench: Bench, cell: Cell, seconds: float, updates: int) -> None:
-    """What training took in this process, compiling and saving included, and how many updates that were: of a training
-    that was interrupted not all. What a killed process spent nobody knows."""
+    """What training cost in this process, with compiling and saving, and for how many updates. After an interruption
+    these are not all updates, because nobody knows what the killed process spent."""
     cost = {
         "train_seconds": seconds,
         "updates": updates,
@@ -104,7 +104,7 @@ def _write_cost(bench: Bench, cell: Cell, seconds: float, updates: int) -> None:
 
 
 def _peak_memory() -> float:
-    """Bytes: of the accelerator where there is one, of this process otherwise."""
+    """In bytes: of the accelerator if there is one, otherwise of this process."""
     stats: dict[str, Any] | None = jax.local_devices()[0].memory_stats()
     if stats and "peak_bytes_in_use" in stats:
         return float(stats["peak_bytes_in_use"])

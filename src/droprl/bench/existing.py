@@ -1,4 +1,4 @@
-"""What a folder holds already, beside what a suite asks for: never taken for something else, and never forgotten."""
+"""Results that a folder already holds: other settings are refused, and results of other parts stay in its records."""
 
 from __future__ import annotations
 
@@ -12,45 +12,45 @@ from droprl.bench.suite import Method, Suite, file_name
 from droprl.errors import DropError
 from droprl.files.settings import differences
 
-SIZES = ("steps", "seeds", "episodes", "protocol")  # of a suite: one for all that its folder holds
+SIZES = ("steps", "seeds", "episodes", "protocol")  # fields of a suite that are the same for everything in its folder
 
 
-def with_kept(bench: Bench) -> Bench:
-    """The asked part of the suite, and what the folder has of other tasks, methods and plays."""
-    kept, asked = _kept(bench.out), bench.asked
-    if kept is None:
+def with_recorded(bench: Bench) -> Bench:
+    """The part of the suite that is asked for, with the other tasks, methods and plays that the folder holds."""
+    recorded, asked = _recorded(bench.out), bench.asked
+    if recorded is None:
         return replace(bench, suite=asked, tasks=None, methods=None)
-    of = kept.suite
-    tasks = {*asked.tasks, *(t for t in of.tasks if any(has_results(kept, t, m) for m in of.methods))}
-    methods = {m.name: m for m in of.methods if any(has_results(kept, t, m) for t in of.tasks)}
+    before = recorded.suite
+    tasks = {*asked.tasks, *(t for t in before.tasks if any(has_results(recorded, t, m) for m in before.methods))}
+    methods = {m.name: m for m in before.methods if any(has_results(recorded, t, m) for t in before.tasks)}
     methods |= {m.name: m for m in asked.methods}
-    plays = {p: given for p, given in of.plays.items() if f"{file_name(p)}.json" in _played(bench)}
+    plays = {p: given for p, given in before.plays.items() if f"{file_name(p)}.json" in _played(bench)}
     suite = asked.changed(
-        tasks=tuple(t for t in _in_order(bench.suite.tasks, of.tasks) if t in tasks),
-        methods=tuple(methods[name] for name in _in_order(_names(bench.suite), _names(of)) if name in methods),
+        tasks=tuple(t for t in _in_order(bench.suite.tasks, before.tasks) if t in tasks),
+        methods=tuple(methods[name] for name in _in_order(_names(bench.suite), _names(before)) if name in methods),
         plays=asked.plays | {p: given for p, given in plays.items() if p not in asked.plays},
     )
     return replace(bench, suite=suite, tasks=None, methods=None)
 
 
 def refuse_other_settings(bench: Bench) -> None:
-    """A method of one name has one meaning in a folder, whatever part of the suite is run now."""
-    kept = _kept(bench.out)
-    if kept is not None and kept.preset != bench.preset and _has_any(kept):
+    """In one folder a method's name stands for one set of settings, whichever part of the suite is run now."""
+    recorded = _recorded(bench.out)
+    if recorded is not None and recorded.preset != bench.preset and _has_any(recorded):
         raise DropError(
-            f"{bench.out}: holds results of preset {kept.preset}, {bench.preset} is asked for: choose another --out, "
-            f"or give --preset {kept.preset}"
+            f"{bench.out}: holds results of preset {recorded.preset}, not of {bench.preset}: choose another --out, "
+            f"or give --preset {recorded.preset}"
         )
-    if kept is not None and _has_any(kept, outside=bench.asked):
-        found, asked = ({name: getattr(suite, name) for name in SIZES} for suite in (kept.suite, bench.suite))
+    if recorded is not None and _has_any(recorded, outside=bench.asked):
+        found, asked = ({name: getattr(suite, name) for name in SIZES} for suite in (recorded.suite, bench.suite))
         if odd := differences(found, asked):
             raise DropError(
-                f"{bench.out}: holds results that are not run now and have other sizes ({'; '.join(odd)}): choose "
-                "another --out, or run all of them"
+                f"{bench.out}: holds results that this command does not run and that have other sizes "
+                f"({'; '.join(odd)}): choose another --out, or run the whole suite"
             )
     for method in bench.asked.methods:
-        for task in _in_order(bench.asked.tasks, () if kept is None else kept.suite.tasks):
-            if odd := _other_settings(bench, task, method, kept):
+        for task in _in_order(bench.asked.tasks, () if recorded is None else recorded.suite.tasks):
+            if odd := _other_settings(bench, task, method, recorded):
                 shown = "; ".join(odd[:3]) + (f"; and {len(odd) - 3} more" if len(odd) > 3 else "")
                 raise DropError(
                     f"{bench.out}: holds {task}, {method.name} with other settings ({shown}): choose another --out, or "
@@ -64,7 +64,7 @@ def has_results(bench: Bench, task: str, method: Method) -> bool:
 
 
 def _played(bench: Bench) -> set[str]:
-    """The names of all files of plays, whatever task and method they are of."""
+    """The names of all files of plays, over all tasks and methods."""
     tasks = [bench.out / "plays" / name for name in bench.folders(bench.out / "plays")]
     return {name for task in tasks for method in bench.folders(task) for name in bench.files(task / method)}
 
@@ -75,29 +75,30 @@ def _has_any(bench: Bench, outside: Suite | None = None) -> bool:
     return any(has_results(bench, task, method) for task, method in cells)
 
 
-def _other_settings(bench: Bench, task: str, method: Method, kept: Bench | None) -> list[str]:
-    """What differs, as `name found → asked`: by the run itself or, in a copy without it, by what suite.json says."""
+def _other_settings(bench: Bench, task: str, method: Method, recorded: Bench | None) -> list[str]:
+    """The settings that differ, as `name found → asked`. Found are those of the run, or without it of suite.json."""
     asked = algorithm_to_dict(method.algorithm(bench.preset, bench.suite.name))
     if (run := bench.run(task, method)) is not None:
         found = {"steps": run.config.steps, "seeds": len(run.config.seeds)}
         odd = differences(found, {"steps": bench.suite.steps_of(method), "seeds": bench.suite.seeds})
         may_lower = run.config.algorithm.card.may_lower
         return _differences(algorithm_to_dict(run.config.algorithm), asked, may_lower) + odd
-    before = None if kept is None else next((m for m in kept.suite.methods if m.name == method.name), None)
-    if kept is None or before is None or not has_results(bench, task, method):
+    earlier = None if recorded is None else next((m for m in recorded.suite.methods if m.name == method.name), None)
+    if recorded is None or earlier is None or not has_results(bench, task, method):
         return []
-    return differences(algorithm_to_dict(before.algorithm(kept.preset, kept.suite.name)), asked)
+    return differences(algorithm_to_dict(earlier.algorithm(recorded.preset, recorded.suite.name)), asked)
 
 
 def _differences(found: dict[str, Any], asked: dict[str, Any], may_lower: tuple[str, ...]) -> list[str]:
-    """Settings that were left open are there as the data filled them in."""
+    """The settings that differ. One that is left open (None) was filled in from the data and counts as equal."""
     fixed = {name: value for name, value in asked.items() if value is not None}
     for name in set(may_lower) & set(fixed):
         fixed[name] = min(fixed[name], found[name])
     return differences({name: found.get(name) for name in fixed}, fixed)
 
 
-def _kept(out: Path) -> Bench | None:
+def _recorded(out: Path) -> Bench | None:
+    """The suite as suite.json in the folder has it; None if there is none."""
     return load_bench(out) if (out / "suite.json").exists() else None
 
 

@@ -1,4 +1,4 @@
-"""The one figure of a suite, from what was played or logged."""
+"""The figure of a suite, drawn from what was played or logged."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from droprl.report.figure import (
     apart,
     dot_chart,
     line_with_band,
-    mark_of_runs,
+    mean_mark,
     page,
     panels,
     place_axis,
@@ -32,11 +32,11 @@ from droprl.report.figure import (
 HEIGHT = 232.0
 SCORE = f"Score, {WHEN[1]}"
 Measure = Callable[[str, Method, str], np.ndarray | None]
-Lines = dict[str, dict[int, np.ndarray]]  # for each line and place one value a seed
+Lines = dict[str, dict[int, np.ndarray]]  # for each line and place: one value for each seed
 
 
 def suite_figure(bench: Bench) -> str:
-    """An SVG file's content."""
+    """The suite's figure, as the content of an SVG file."""
     suite = bench.suite
     draw: dict[str, Callable[[Bench], Drawing]] = {
         "plays": _along_plays,
@@ -92,14 +92,14 @@ def _training(bench: Bench) -> Drawing:
 
 
 def _logged(bench: Bench, task: str, method: Method, metric: str, steps: Sequence[int]) -> dict[int, np.ndarray]:
-    """The metric of every seed in the last entry of the log at or before each step; nothing beyond the log's end."""
+    """For each step the metric of every seed, from the last log entry up to it. Nothing beyond the end of the log."""
     run = bench.run(task, method)
     log = [] if run is None else [entry for entry in run.metrics() if metric in entry]
     found = {}
     for i, step in enumerate(steps):
-        upto = [entry for entry in log if entry["step"] <= step]
-        if upto and step <= log[-1]["step"]:
-            found[i] = np.asarray(upto[-1][metric], float)
+        earlier = [entry for entry in log if entry["step"] <= step]
+        if earlier and step <= log[-1]["step"]:
+            found[i] = np.asarray(earlier[-1][metric], float)
     return found
 
 
@@ -110,21 +110,22 @@ def _panels(
     names = list(lines_of(suite.tasks[0]))
 
     def draw(task: str, width: float, last: bool) -> str:
-        lines = {i: of for i, of in enumerate(lines_of(task).values()) if of}
+        lines = {i: line for i, line in enumerate(lines_of(task).values()) if line}
         if not lines:
             return ""
-        edges = [r.mean() + side * standard_error(r) for of in lines.values() for r in of.values() for side in (-1, 1)]
+        runs = [seeds for line in lines.values() for seeds in line.values()]
+        edges = [seeds.mean() + side * standard_error(seeds) for seeds in runs for side in (-1, 1)]
         area = frame(range(len(values)), edges, top=26, bottom=186, width=width, show_x=False, x_padding=0.03)
         parts = [area.axes, place_axis(area, values, suite.figure.x, 186)]
-        parts += [line_with_band(area, of, i) for i, of in lines.items()]
+        parts += [line_with_band(area, line, i) for i, line in lines.items()]
         if last:
-            ends = {i: area.y(of[max(of)].mean()) or 0.0 for i, of in lines.items()}
+            ends = {i: area.y(line[max(line)].mean()) or 0.0 for i, line in lines.items()}
             for i, y in zip(ends, apart([*ends.values()], 14), strict=True):
                 parts.append(svg.text(width - 4, y + 4, names[i], f"key s{i % GREY}"))
         return "".join(parts)
 
-    over = "one seed" if suite.seeds == 1 else f"mean of {suite.seeds} seeds ± one standard error"
-    note = f"{what}: {over}; places are not to scale"
+    shown = "one seed" if suite.seeds == 1 else f"mean of {suite.seeds} seeds ± one standard error"
+    note = f"{what}: {shown}; places are not to scale"
     right = 7.0 * max(map(len, names), default=0)
     return Drawing(*panels(suite.tasks, top, right, HEIGHT, draw), note)
 
@@ -135,14 +136,14 @@ def _dots(bench: Bench) -> Drawing:
         for i, play in enumerate(bench.suite.plays_of(method)):
             name = label(method, play)
             known = scores.runs.get(name, {})
-            cells = [(mark_of_runs(known[task], i % GREY),) if task in known else () for task in scores.tasks]
+            cells = [(mean_mark(known[task], i % GREY),) if task in known else () for task in scores.tasks]
             over_all: tuple[Mark, ...] = ()
             if known and (whole := scores.whole(name)) is not None:
                 found = aggregate(whole, "iqm")
                 over_all = (Mark(found.value, (found.low, found.high), (), i % GREY, svg.number(found.value, 1)),)
             rows.append(Row(name, (over_all, *cells)))
     if not scores.runs:
-        raise DropError(f"{bench.out}: nothing is played yet: run the suite first")
+        raise DropError(f"{bench.out}: no episode is played yet: run the suite first")
     columns = [Column("all tasks: IQM, 95 % interval"), *(Column(scores.names[task]) for task in scores.tasks)]
-    note = f"{SCORE}. Small: one seed, the mean of its episodes. Large: their mean"
+    note = f"{SCORE}. Small: one seed, the mean of its episodes. Large: the mean over seeds"
     return Drawing(*dot_chart(rows, columns, 66), note)

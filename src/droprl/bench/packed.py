@@ -1,8 +1,8 @@
-"""A packed folder of a suite: the same results in a handful of files, to be kept and shared.
+"""A packed folder of a suite: the same results in a few files that are easy to store and to share.
 
-`suite.json` has the suite and, under "files", what each small file of the folder held; `episodes.csv` has every
-episode that was played, `logs.csv.gz` every entry of the training logs; `episode.json` stays as it was. Packing and
-unpacking are in `droprl.bench.packing`.
+`suite.json` has the suite and, under "files", the content of each small file of the folder. The lists in these files
+are rows of a table: `episodes.csv` has every played episode, `logs.csv.gz` every entry of the training logs.
+`episode.json` stays as it was. `droprl.bench.packing` packs and unpacks.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ TABLES = {
     LOGS: TidyTable(("task", "method"), ("step",), "seed"),
 }
 LOG = "metrics.jsonl"
-MOST_BYTES = 2**28  # of a table, before it is compressed
+MOST_BYTES = 2**28  # of an uncompressed table
 MEND = "restore the file, or pack the folder again"
-_PART = r"(?!\.+/)[-+.=\w]+"  # no way out of the folder
+_PART = r"(?!\.+/)[-+.=\w]+"  # no part of a path may lead out of the folder
 _FILE = re.compile(
     rf"plays/{_PART}/{_PART}/{_PART}\.json|(costs|data)/{_PART}/{_PART}\.json"
     rf"|runs/{_PART}/{_PART}/(config\.json|{re.escape(LOG)})"
@@ -45,9 +45,9 @@ def is_packed(out: Path) -> bool:
 
 
 def packed_files(out: Path) -> Mapping[str, Any]:
-    """What the small files held, by their paths in the folder. Nothing where the folder is not packed.
+    """The content of each small file, by its path in the folder; empty if the folder is not packed.
 
-    All callers share it, so none may change it.
+    All callers share this mapping: they must not change it.
     """
     paths = [path for name in (SUITE, *TABLES) if (path := out / name).exists()]
     stats = [path.stat() for path in paths]
@@ -56,47 +56,47 @@ def packed_files(out: Path) -> Mapping[str, Any]:
 
 @lru_cache(maxsize=8)
 def _read(out: Path, stamps: tuple[tuple[int, int, int], ...]) -> dict[str, Any]:
-    """Once for each state of the files."""
+    """The packed files, read once for each state of the folder."""
     where = out / SUITE
     content = read_json(where) if where.exists() else None
     files = content.get("files", {}) if isinstance(content, dict) else {}
     if not isinstance(files, dict) or not all(map(_FILE.fullmatch, files)):
-        raise DropError(f'{where}: what its "files" name is no part of a suite: {MEND}')
+        raise DropError(f'{where}: its "files" name something that no suite has: {MEND}')
     used = {table for name in files if (table := table_of(name)) is not None}
     return joined(files, {table: _table_bytes(out / table) for table in used if (out / table).exists()}, out)
 
 
 def table_of(name: str) -> str | None:
-    """Which table has the lists of a small file."""
+    """The table with the lists of a small file; None if it has none."""
     return EPISODES if name.startswith("plays/") else LOGS if name.endswith(f"/{LOG}") else None
 
 
 def split(name: str, content: Any) -> tuple[Any, Entries]:
-    """What suite.json keeps of a small file, and what goes into its table."""
+    """A small file in two parts: the content for suite.json, and the entries for its table."""
     if table_of(name) is None:
         return content, []
     entries = content["results"] if table_of(name) == EPISODES else content
     keys = list(dict.fromkeys(key for entry in sorted(entries, key=len, reverse=True) for key in entry))
-    said = {"rows": _rows(entries), "keys": keys}
-    return (content | {"results": said} if table_of(name) == EPISODES else said), entries
+    summary = {"rows": _rows(entries), "keys": keys}
+    return (content | {"results": summary} if table_of(name) == EPISODES else summary), entries
 
 
 def joined(files: Mapping[str, Any], tables: Mapping[str, bytes], out: Path) -> dict[str, Any]:
-    """What `split` took apart, whole again."""
+    """The small files again, from the parts that `split` made."""
     entries: dict[str, Entries] = {}
     for kind, content in tables.items():
         groups = TABLES[kind].from_csv(content, out / kind)
-        entries |= {_file_of(kind, names): of for names, of in groups.items()}
+        entries |= {_file_of(kind, names): group for names, group in groups.items()}
     found = {}
     for name, held in files.items():
         if (table := table_of(name)) is None:
             found[name] = held
             continue
         try:
-            said, of = (held["results"] if table == EPISODES else held), entries.get(name, [])
-            if _rows(of) != said["rows"]:
-                raise ValueError(f"it has {_rows(of)} rows of {name}, and there were {said['rows']}")
-            whole = [_in_order(entry, said["keys"], table == EPISODES) for entry in of]
+            summary, rows = (held["results"] if table == EPISODES else held), entries.get(name, [])
+            if _rows(rows) != summary["rows"]:
+                raise ValueError(f"it has {_rows(rows)} rows of {name} instead of {summary['rows']}")
+            whole = [_in_order(entry, summary["keys"], table == EPISODES) for entry in rows]
         except (KeyError, TypeError, ValueError) as error:
             raise DropError(f"{out / table}: does not fit {SUITE} ({reason(error)}): {MEND}") from error
         found[name] = held | {"results": whole} if table == EPISODES else whole
@@ -104,7 +104,7 @@ def joined(files: Mapping[str, Any], tables: Mapping[str, bytes], out: Path) -> 
 
 
 def _in_order(entry: dict[str, Any], keys: Sequence[str], all_of_them: bool) -> dict[str, Any]:
-    """Results that were not scored say so; an entry of a log leaves out what was not measured."""
+    """An entry with its keys in order. Results have all keys, None if not scored; a log entry has only its own."""
     return {key: entry.get(key) for key in keys if all_of_them or key in entry}
 
 
@@ -132,13 +132,13 @@ def _table_bytes(path: Path) -> bytes:
 
 
 def table_bytes(table: str, groups: Sequence[tuple[Names, Entries]]) -> bytes:
-    """The table's file. The same groups give the same bytes."""
+    """The bytes of a table's file. The same groups give the same bytes."""
     content = TABLES[table].to_csv(groups)
     return gzip.compress(content, mtime=0) if table.endswith(".gz") else content
 
 
 def write_suite_json(out: Path, content: dict[str, Any]) -> None:
-    """With a line for each file of a packed folder."""
+    """Write suite.json; a packed folder's has one line for each small file."""
     if not (files := content.get("files")):
         write_json(out / SUITE, content)
         return

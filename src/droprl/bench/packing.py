@@ -1,4 +1,4 @@
-"""Pack the folder of a suite into a handful of files, and unpack it where its suite is to go on."""
+"""Pack the folder of a suite into a few files, and unpack it so that its suite can go on."""
 
 from __future__ import annotations
 
@@ -35,13 +35,14 @@ SMALL = ("plays/*/*/*.json", "costs/*/*.json", "data/*/*.json", "runs/*/*/config
 
 
 def pack(out: Path, to: Path) -> int:
-    """Write into `to` all that the small files of the folder `out` hold, and say how many they were.
+    """Write the content of all small files of the folder `out` into `to`; returns how many files they were.
 
-    What is written is first read back: a file that would lose anything is refused. Weights and pages stay in `out`.
+    The tables are read back before they are written: a file that would lose anything is refused. Weights and pages
+    stay in `out`.
     """
     suite, files = load_bench(out).suite, _small_files(out)
     if is_packed(out):
-        raise DropError(f"{out}: is packed already")
+        raise DropError(f"{out}: is packed already: copy the folder instead")
     if not files:
         raise DropError(f"{out}: has no results to pack: run its suite first")
     _refuse_to_lose(to, files)
@@ -52,23 +53,23 @@ def pack(out: Path, to: Path) -> int:
         held[name], entries = split(name, content)
         if (table := table_of(name)) is not None and entries:
             groups[table].append((_names(name, suite), entries))
-    plain = {table: TABLES[table].to_csv(of) for table, of in groups.items() if of}
+    plain = {table: TABLES[table].to_csv(group) for table, group in groups.items() if group}
     for name, again in joined(held, plain, to).items():
         if json.dumps(again, sort_keys=True) != json.dumps(files[name], sort_keys=True):
-            raise DropError(f"{out / name}: has something that the tables cannot hold: it cannot be packed")
-    for table, of in groups.items():
-        if of:
-            write_bytes(to / table, table_bytes(table, of))
+            raise DropError(f"{out / name}: cannot be packed without a loss: keep the folder as it is")
+    for table, group in groups.items():
+        if group:
+            write_bytes(to / table, table_bytes(table, group))
         else:
             (to / table).unlink(missing_ok=True)
     if (out / EPISODE).exists():
         write_bytes(to / EPISODE, (out / EPISODE).read_bytes())
-    write_suite_json(to, read_json(out / SUITE) | {"files": held})  # the last: it says that all is there
+    write_suite_json(to, read_json(out / SUITE) | {"files": held})  # last: with it the packed folder is complete
     return len(files)
 
 
 def unpack(out: Path) -> None:
-    """Make a packed folder what it was before; nothing happens to another. Killed midway, it can be done again."""
+    """Undo `pack` in place. A folder that is not packed stays as it is. After a kill it can be called again."""
     if not is_packed(out):
         return
     for name, content in packed_files(out).items():
@@ -83,7 +84,7 @@ def unpack(out: Path) -> None:
 
 
 def _small_files(out: Path) -> dict[str, Any]:
-    """What they hold, by their paths in the folder."""
+    """The content of each small file, by its path in the folder."""
     paths = [path for pattern in SMALL for path in out.glob(pattern) if not path.name.startswith(TEMPORARY)]
     found = {}
     for path in paths:
@@ -91,36 +92,36 @@ def _small_files(out: Path) -> dict[str, Any]:
         content: Any = read_log(path) if path.name == LOG else read_json(path)
         whole = isinstance(content, list if path.name == LOG else dict)
         if not whole or (table_of(name) == EPISODES and not isinstance(content.get("results"), list)):
-            raise DropError(f"{path}: is no file of a suite: remove it")
+            raise DropError(f"{path}: is not a file of a suite: remove it")
         found[name] = content
     return found
 
 
 def _refuse_to_lose(to: Path, files: dict[str, Any]) -> None:
-    """What `to` has beside, in whatever form."""
-    kept = read_json(to / SUITE) if (to / SUITE).exists() else {"files": {}}
-    if _small_files(to) or not isinstance(kept, dict) or "files" not in kept:
+    """Refuse a folder `to` that has results which `files` lack, or results that are not packed."""
+    earlier = read_json(to / SUITE) if (to / SUITE).exists() else {"files": {}}
+    if _small_files(to) or not isinstance(earlier, dict) or "files" not in earlier:
         raise DropError(f"{to}: is the folder of a suite that is not packed: choose another --out")
-    if missing := sorted(set(kept["files"]) - set(files)):
+    if missing := sorted(set(earlier["files"]) - set(files)):
         raise DropError(f"{to}: would lose results ({missing[0]}): remove it first, or choose another --out")
 
 
 def _place_in(suite: Suite) -> Callable[[str], tuple[object, ...]]:
-    """Files in the order of the suite's tasks, methods and plays; others after them."""
+    """The sort key of a file: the suite's order of tasks, methods and plays; other names come last."""
     levels = [suite.tasks, [method.name for method in suite.methods], list(suite.plays)]
     places = [{file_name(name): i for i, name in enumerate(level)} for level in levels]
     kinds = [pattern.split("/")[0] for pattern in SMALL]
 
     def place(name: str) -> tuple[object, ...]:
         kind, *parts = PurePosixPath(name).with_suffix("").parts
-        known = [of.get(part, len(of)) for of, part in zip(places, parts, strict=False)]
+        known = [level.get(part, len(level)) for level, part in zip(places, parts, strict=False)]
         return kinds.index(kind), *known, name
 
     return place
 
 
 def _names(name: str, suite: Suite) -> Names:
-    """The task, the method and the play of a file as the suite spells them."""
+    """The task, the method and the play of a file, spelled as in the suite."""
     _, task, method, *rest = PurePosixPath(name).with_suffix("").parts
     methods = {file_name(m.name): m.name for m in suite.methods}
     named = {file_name(t): t for t in suite.tasks}.get(task, task), methods.get(method, method)

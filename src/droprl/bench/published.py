@@ -1,4 +1,4 @@
-"""Scores that others published on D4RL's own files, for tasks of the same name. The numbers are in `published.json`."""
+"""Scores that others published on D4RL's own files, by the task's name. The numbers are in `published.json`."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def _tables() -> list[dict[str, Any]]:
 
 
 def published_scores(tasks: Sequence[str]) -> list[PublishedTable]:
-    """Every table that has one of the tasks. D4RL's first files (v0) stand in only where no later ones were used."""
-    later = {task for t in _tables() if t["version"] != "v0" for of in t["scores"].values() for task in of}
+    """Every table that has one of the tasks. For D4RL's first files (v0) only tasks that no later table has."""
+    later = {task for t in _tables() if t["version"] != "v0" for by_task in t["scores"].values() for task in by_task}
     found = []
     for table in _tables():
         shown = [task for task in tasks if table["version"] != "v0" or task not in later]
         rows = []
-        for method, of_method in table["scores"].items():
-            known = {task: of_method[task] for task in shown if task in of_method}
+        for method, by_task in table["scores"].items():
+            known = {task: by_task[task] for task in shown if task in by_task}
             if known:
                 rows.append((method, [_pair(known[task]) if task in known else None for task in tasks]))
         if rows:

@@ -1,9 +1,9 @@
 """A suite and its results on the disk.
 
-OUT/runs/TASK/METHOD are run directories like any other; OUT/plays/TASK/METHOD/PLAY.json is one evaluation each;
-OUT/costs/TASK/METHOD.json says what training took, OUT/data/TASK/METHOD.json from which data (droprl.bench.task_data);
-OUT/episodes.csv has every episode in one tidy table; OUT/suite.json is the suite as it was run, with its data. Of a
-packed folder (droprl.bench.packed) all this is read from the few files that it has.
+OUT/runs/TASK/METHOD are run directories like any other. OUT/plays/TASK/METHOD/PLAY.json is one evaluation.
+OUT/costs/TASK/METHOD.json is the cost of training, OUT/data/TASK/METHOD.json the record of the data
+(droprl.bench.task_data). OUT/episodes.csv has every episode in one table. OUT/suite.json is the suite with its data.
+A packed folder (droprl.bench.packed) has the same content in a few files.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from droprl.train import Run
 from droprl.train.checkpoints import KEEP
 from droprl.train.config import RunConfig, run_config_from_dict
 
-EPISODE = "episode.json"  # of one run at play, for the page
-WHEN = {1: "last checkpoint", KEEP: f"mean of the last {KEEP} checkpoints"}  # what a score may be of; never of the best
+EPISODE = "episode.json"  # one played episode of one run, for the page
+WHEN = {1: "last checkpoint", KEEP: f"mean of the last {KEEP} checkpoints"}  # what a score may be of; never the best
 
 
 @dataclass(frozen=True)
-class KeptRun:
-    """What a packed folder keeps of a run: its settings and its log."""
+class PackedRun:
+    """A run in a packed folder: its settings and its log, no weights."""
 
     config: RunConfig
     log: list[dict[str, Any]]
@@ -41,18 +41,18 @@ class KeptRun:
 
 @dataclass(frozen=True)
 class Bench:
-    """A suite and where its results are."""
+    """A suite and the folder of its results."""
 
     suite: Suite
     out: Path
     data: Path | None = None
     preset: Literal["paper", "small"] = "paper"
-    tasks: tuple[str, ...] | None = None  # only these are run now; all others stay as they are
-    methods: tuple[str, ...] | None = None  # likewise
+    tasks: tuple[str, ...] | None = None  # only these are run now; the results of others stay
+    methods: tuple[str, ...] | None = None  # only these are run now, likewise
 
     @property
     def asked(self) -> Suite:
-        """The part of the suite that is to be run now."""
+        """The part of the suite that is asked for."""
         suite = self.suite if self.methods is None else self.suite.only(self.methods)
         return suite.changed(tasks=self.tasks)
 
@@ -69,16 +69,16 @@ class Bench:
         return self.out / "data" / file_name(task) / f"{file_name(method.name)}.json"
 
     def evaluation(self, task: str, method: Method, play: str) -> dict[str, Any] | None:
-        """What was played, as it was written; None where it is still to come."""
+        """The evaluation as it was written; None if it is not played yet."""
         return self._content(self.play_path(task, method, play))
 
     def any_evaluation(self, task: str) -> dict[str, Any] | None:
-        """The first that was played of a task: for what all of them say alike."""
+        """The first evaluation of a task, for what all its evaluations have in common."""
         plays = ((method, play) for method in self.suite.methods for play in self.suite.plays_of(method))
         return next((found for method, play in plays if (found := self.evaluation(task, method, play))), None)
 
     def is_played(self, task: str, method: Method, play: str) -> bool:
-        """As the suite asks for it: with other episodes, checkpoints, updates or settings it is played again."""
+        """Whether it is played as the suite asks: with the same episodes, checkpoints, updates and settings."""
         found = self.evaluation(task, method, play)
         if found is None or found["protocol"] != self.suite.protocol or not found["results"]:
             return False
@@ -93,7 +93,7 @@ class Bench:
         )
 
     def adapts_as_asked(self, played: Mapping[str, Any] | None, method: Method, play: str) -> bool:
-        """Whether an evaluation's `adaptation` is the method's under this play; older files lack newer settings."""
+        """Whether an evaluation used the method's adaptation under this play. Older files lack newer settings."""
         trained = method.algorithm(self.preset, self.suite.name).adaptation
         if played is None or trained is None:
             return played is None and trained is None
@@ -101,11 +101,11 @@ class Bench:
         return all(asked[name] == value for name, value in played.items() if name in asked)
 
     def cost(self, task: str, method: Method) -> dict[str, Any] | None:
-        """What training took, as it was written; None where it was not measured."""
+        """What training cost, as it was written; None if it was not measured."""
         return self._content(self.cost_path(task, method))
 
-    def run(self, task: str, method: Method) -> Run | KeptRun | None:
-        """Finished or not; None where training has not begun."""
+    def run(self, task: str, method: Method) -> Run | PackedRun | None:
+        """The run, finished or not; None if training has not begun."""
         path = self.run_path(task, method)
         if (path / "config.json").exists():
             return Run(path)
@@ -113,15 +113,15 @@ class Bench:
         if not isinstance(config, dict):
             return None
         log = packed_files(self.out).get(self._name(path / LOG), [])
-        return KeptRun(run_config_from_dict(config.get("run"), str(path / "config.json")), log)
+        return PackedRun(run_config_from_dict(config.get("run"), str(path / "config.json")), log)
 
     def scores(self, task: str, method: Method, play: str, checkpoints: int = 1) -> np.ndarray | None:
-        """`runs_of` what was played."""
+        """One score for each seed, as `seed_scores` computes it; None if it cannot."""
         found = self.evaluation(task, method, play)
-        return None if found is None else runs_of(found, checkpoints)
+        return None if found is None else seed_scores(found, checkpoints)
 
     def data_of(self, task: str) -> list[dict[str, Any]]:
-        """What the methods learned from, each record once; as suite.json has it where no cell left its own."""
+        """The records of the data that the methods learned from, each once. Without any, those in suite.json."""
         paths = [self.data_path(task, method) for method in self.suite.methods]
         found = [record for path in paths if (record := self._content(path)) is not None]
         where = self.out / SUITE
@@ -130,7 +130,7 @@ class Bench:
         return [record for i, record in enumerate(found) if record not in found[:i]]
 
     def milliseconds(self, task: str, method: Method, play: str) -> np.ndarray | None:
-        """For one action; one number, as the seeds share the machine."""
+        """Milliseconds for one action: one number, because the seeds share the machine."""
         found = self.evaluation(task, method, play)
         known = found["milliseconds_per_action"] if found else None
         return None if known is None else np.array([known])
@@ -141,7 +141,7 @@ class Bench:
         return sorted(loose | {name.split("/")[0] for name in self._below(path) if "/" in name})
 
     def files(self, path: Path) -> list[str]:
-        """Likewise of its JSON files."""
+        """The names of its JSON files, loose or packed."""
         loose = {found.name for found in path.glob("*.json")}
         return sorted(loose | {name for name in self._below(path) if "/" not in name})
 
@@ -150,7 +150,7 @@ class Bench:
         return [name.removeprefix(start) for name in packed_files(self.out) if name.startswith(start)]
 
     def _content(self, path: Path) -> Any:
-        """Of a small file, loose or packed; None where there is none."""
+        """The content of a small file, loose or packed; None if there is none."""
         return read_json(path) if path.exists() else packed_files(self.out).get(self._name(path))
 
     def _name(self, path: Path) -> str:
@@ -163,7 +163,7 @@ class Bench:
         write_suite_json(self.out, content | packed)
 
     def write_episodes(self) -> None:
-        """Every episode that was played. Of a packed folder the table is no copy, and stays as it is."""
+        """Write all played episodes. In a packed folder this table is the only copy, so it stays as it is."""
         if is_packed(self.out):
             return
         cells = [(task, method) for task in self.suite.tasks for method in self.suite.methods]
@@ -173,7 +173,7 @@ class Bench:
 
 
 def load_bench(out: Path) -> Bench:
-    """What `drop bench` left in a folder."""
+    """The suite in a folder that `drop bench` made."""
     where = out / SUITE
     if not where.exists():
         raise DropError(f"{out}: has no suite.json: give the folder that `drop bench` made")
@@ -186,19 +186,20 @@ def load_bench(out: Path) -> Bench:
 
 
 def last_episodes(evaluation: Mapping[str, Any], checkpoints: int = 1) -> dict[int, list[list[float]]] | None:
-    """By seed, for each of its last checkpoints, every episode's D4RL-normalised score, or return without a reference.
+    """For each seed the episodes of each of its last checkpoints: normalised scores, or returns without a reference.
 
-    None where fewer checkpoints were played.
+    None if fewer checkpoints were played.
     """
-    of_seed: dict[int, dict[int, list[float]]] = {}
+    by_seed: dict[int, dict[int, list[float]]] = {}
     for result in evaluation["results"]:
-        of_seed.setdefault(result["seed"], {})[result["step"]] = result["scores"] or result["returns"]
-    if any(len(of) < checkpoints for of in of_seed.values()):
+        by_seed.setdefault(result["seed"], {})[result["step"]] = result["scores"] or result["returns"]
+    if any(len(by_step) < checkpoints for by_step in by_seed.values()):
         return None
-    return {seed: [of[step] for step in sorted(of)[-checkpoints:]] for seed, of in sorted(of_seed.items())}
+    last = {seed: sorted(by_step)[-checkpoints:] for seed, by_step in sorted(by_seed.items())}
+    return {seed: [by_seed[seed][step] for step in steps] for seed, steps in last.items()}
 
 
-def runs_of(evaluation: Mapping[str, Any], checkpoints: int = 1) -> np.ndarray | None:
-    """A score a seed, the mean over the episodes of its last checkpoints; None where fewer were played."""
+def seed_scores(evaluation: Mapping[str, Any], checkpoints: int = 1) -> np.ndarray | None:
+    """One score for each seed: the mean over the episodes of its last checkpoints. None if fewer were played."""
     found = last_episodes(evaluation, checkpoints)
-    return None if found is None else np.array([np.mean([np.mean(of) for of in played]) for played in found.values()])
+    return None if found is None else np.array([np.mean([np.mean(one) for one in played]) for played in found.values()])

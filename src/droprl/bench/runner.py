@@ -1,7 +1,7 @@
 """Run a suite's cells: in this process, in processes of their own on this machine, or on a Ray cluster.
 
-Wherever a cell runs, its results are the same. One that fails is said at the end and stops no other; one whose process
-was killed is begun again and goes on from its last checkpoint.
+The results of a cell do not depend on where it runs. A cell that fails is reported at the end and does not stop the
+others. A cell whose process was killed starts again and goes on from its last checkpoint.
 """
 
 from __future__ import annotations
@@ -20,36 +20,36 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from droprl.bench.cells import Cell, cells_of, is_done, run_cell
-from droprl.bench.existing import refuse_other_settings, with_kept
+from droprl.bench.existing import refuse_other_settings, with_recorded
 from droprl.bench.packing import unpack
 from droprl.bench.results import Bench
 from droprl.bench.task_data import task_source
 from droprl.errors import DropError, reason
 
-ATTEMPTS = 3  # of a cell whose process is killed
-Runner = Callable[[Bench, Sequence[Cell]], dict[Cell, str]]  # what failed, and why
+ATTEMPTS = 3  # how often a cell is started if its process is killed
+Runner = Callable[[Bench, Sequence[Cell]], dict[Cell, str]]  # runs the cells; returns which failed, and why
 
 
 def run_suite(bench: Bench, runner: Runner | None = None) -> None:
-    """By default one cell after another in this process. What the folder holds besides stays in its records."""
+    """Run what is missing, by default one cell after another in this process. Other results stay in the records."""
     missing = missing_cells(bench)
     if missing:
         unpack(bench.out)
-    whole = with_kept(bench)
+    whole = with_recorded(bench)
     whole.write_suite()
     failed = (runner or here)(bench, missing)
     whole.write_suite()  # now with the data of every cell
     whole.write_episodes()
     if failed:
-        said = "; ".join(f"{cell}: {reason}" for cell, reason in failed.items())
+        reasons = "; ".join(f"{cell}: {reason}" for cell, reason in failed.items())
         raise DropError(
-            f"{bench.out}: {len(failed)} of {len(missing)} failed ({said}): mend this and run the same command, "
-            "which goes on with these; the rest is done"
+            f"{bench.out}: {len(failed)} of {len(missing)} failed ({reasons}): the rest is done. Repair this "
+            "and run the same command again: it runs only what failed"
         )
 
 
 def missing_cells(bench: Bench) -> list[Cell]:
-    """What is still to be done. What cannot be, for want of data or by a wrong setting, is refused here."""
+    """The cells that are not done. A cell without data or with a wrong setting is refused here."""
     refuse_other_settings(bench)
     missing = [cell for cell in cells_of(bench) if not is_done(bench, cell)]
     for cell in missing:
@@ -67,7 +67,7 @@ def here(bench: Bench, cells: Sequence[Cell]) -> dict[Cell, str]:
 
 @dataclass(frozen=True)
 class InProcesses:
-    """A process for each cell, so many at once. Their memory is their own, and none takes another down."""
+    """One process for each cell, `workers` of them at once. If one of them dies, the others go on."""
 
     workers: int = 1
 
@@ -90,9 +90,9 @@ class InProcesses:
                     if died and attempts[cell] < ATTEMPTS:
                         waiting.append(cell)
                     elif died or reason is not None:
-                        failed[cell] = reason or f"its process ended with {process.exitcode}, {ATTEMPTS} times"
+                        failed[cell] = reason or f"its process ended with code {process.exitcode}, {ATTEMPTS} times"
         finally:
-            for process, _ in running.values():  # Ctrl-C reaches them too: they save and stop
+            for process, _ in running.values():  # Ctrl-C reaches these processes too: they save and stop
                 process.join()
         return failed
 
@@ -107,7 +107,7 @@ def _started(bench: Bench, cell: Cell) -> tuple[Connection, tuple[BaseProcess, C
 
 
 def _answer(pipe: Connection) -> tuple[bool, str | None]:
-    """(whether the process died without one, why the cell failed)."""
+    """(whether the process died without an answer, why the cell failed)."""
     with pipe:
         try:
             return False, pipe.recv()
@@ -117,12 +117,12 @@ def _answer(pipe: Connection) -> tuple[bool, str | None]:
 
 def _work(pipe: Connection, parent: int, bench: Bench, cell: Cell) -> None:
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    with suppress(KeyboardInterrupt):  # saved: the same command goes on
+    with suppress(KeyboardInterrupt):  # the run is saved: the same command goes on
         pipe.send(_attempt(bench, cell))
 
 
 def _end_with(parent: int) -> None:
-    """A suite that is killed leaves nobody behind."""
+    """End this process when its parent is gone: a suite that is killed leaves no process behind."""
     while os.getppid() == parent:
         time.sleep(1.0)
     os._exit(1)
@@ -133,9 +133,9 @@ def _end_with(parent: int) -> None:
 
 @dataclass(frozen=True)
 class OnRay:
-    """A Ray task for each cell, placed by what it asks for. All machines must see OUT and the data under one path."""
+    """One Ray task for each cell. All machines must see OUT and the data under the same path."""
 
-    address: str = "local"  # of a cluster; "local" starts Ray on this machine and joins nobody's
+    address: str = "local"  # of a cluster; "local" starts a new Ray on this machine
     cpus: float = 1.0
     gpus: float = 0.0
 
@@ -168,7 +168,7 @@ class OnRay:
                     f"a run asks for {asked:g} {kind}s and the cluster has {has.get(kind, 0.0):g}: ask for fewer"
                 )
         bench = replace(bench, out=bench.out.absolute(), data=None if bench.data is None else bench.data.absolute())
-        # A process for each: what a cell's memory peaks at is its own.
+        # One process for each cell (max_calls): the peak memory is then that of one cell.
         options = {"num_cpus": self.cpus, "num_gpus": self.gpus, "max_retries": ATTEMPTS - 1, "max_calls": 1}
         task = ray.remote(**options)(_attempt_there)
         waiting = {task.remote(bench, cell): cell for cell in cells}
@@ -186,7 +186,7 @@ class OnRay:
 
 
 def _refuse_silence(address: str) -> None:
-    """Where nobody listens Ray would end this process with words of its own."""
+    """Refuse an address where nothing answers. Ray itself would end this process with a message of its own."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdigit():
         try:
@@ -200,12 +200,12 @@ def _refuse_silence(address: str) -> None:
 
 def _attempt_there(bench: Bench, cell: Cell) -> str | None:
     if not (bench.out / "suite.json").exists():
-        return f"{bench.out} is not on the machine that was to run it: use a folder that all of them share"
+        return f"{bench.out} is not on the machine that runs this cell: use a folder that all machines share"
     return _attempt(bench, cell)
 
 
 def _attempt(bench: Bench, cell: Cell) -> str | None:
-    """Why it failed."""
+    """Run the cell; returns why it failed, or None."""
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # a GPU may be shared
     try:
         run_cell(bench, cell)

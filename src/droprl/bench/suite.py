@@ -14,7 +14,7 @@ from droprl.adapt import Adaptation
 from droprl.algorithms import ALGORITHMS, Algorithm
 from droprl.algorithms.saved import algorithm_from_dict, algorithm_to_dict
 from droprl.errors import DropError
-from droprl.evaluation.evaluation import Protocol
+from droprl.evaluation.evaluation import PlayedCheckpoints
 from droprl.files.settings import from_dict
 from droprl.train.checkpoints import KEEP
 
@@ -30,11 +30,11 @@ class Method:
     name: str
     algo: str
     settings: dict[str, Any] = field(default_factory=dict, hash=False)
-    sizes: dict[str, Any] = field(default_factory=dict, hash=False)  # the suite's [sizes], of all its methods
-    share: float = 1.0  # of the suite's updates, for a method whose updates are that much dearer
+    sizes: dict[str, Any] = field(default_factory=dict, hash=False)  # the suite's [sizes], the same for all methods
+    share: float = 1.0  # of the suite's updates; below 1 for a method whose updates cost more
 
     def algorithm(self, preset: Literal["paper", "small"], where: str) -> Algorithm:
-        """The small preset takes the place of the suite's own sizes."""
+        """With the small preset the suite's own sizes are left out."""
         if self.algo not in ALGORITHMS:
             raise DropError(f"{where}: method {self.name}: there is no algorithm {self.algo!r}")
         kind = ALGORITHMS[self.algo]
@@ -46,45 +46,46 @@ class Method:
 
 @dataclass(frozen=True)
 class Figure:
-    """What the suite's one figure shows, a panel a task."""
+    """What the suite's figure shows, with one panel for each task."""
 
     kind: FigureKind
-    """plays: score along the plays, a line a method. methods: along the methods, a line a play. dots: every method and
-    play, with intervals over all tasks. training: a metric along the updates, a line a method."""
+    """plays: the score against the play, one line for each method. methods: the score against the method, one line for
+    each play. dots: one row for each method and play, and the IQM over all tasks. training: a metric against the
+    updates, one line for each method."""
     x: str = ""
-    """What the places stand for."""
+    """The title of the x axis."""
     values: tuple[str, ...] = ()
-    """What is written at the places; by default the names."""
+    """The labels along the x axis; by default the names of the plays or methods."""
     metric: str = "clone_loss"
-    """Of the training log, for `training`."""
+    """For `training`: which metric of the training log."""
     time: bool = False
-    """Also the milliseconds of an action along the plays."""
+    """For `plays`: draw the milliseconds of an action too."""
 
 
 @dataclass(frozen=True)
 class Suite:
     name: str
     title: str
-    claim: str  # the paper's, in words
+    claim: str  # what the paper says
     tasks: tuple[str, ...]
     methods: tuple[Method, ...]
-    plays: dict[str, dict[str, Any]]  # settings of adaptation; methods that infer nothing are played once
+    plays: dict[str, dict[str, Any]]  # settings of adaptation; a method without adaptation is played once
     figure: Figure
     steps: int
     seeds: int
     episodes: int
-    protocol: Protocol = "last"
-    note: str = ""  # what a reader must know of these results, for the page
+    protocol: PlayedCheckpoints = "last"
+    note: str = ""  # what a reader of the page must know about these results
 
     def __post_init__(self) -> None:
-        """What cannot be run is refused before anything is trained."""
+        """Refuse what cannot be run, before anything is trained."""
         for what, least in (("steps", 1), ("seeds", 1), ("episodes", 0)):
             given = getattr(self, what)
             if not isinstance(given, int) or isinstance(given, bool) or given < least:
                 raise DropError(f"{self.name}: {what} is {given!r}: give a whole number, at least {least}")
-        if self.protocol not in get_args(Protocol):
+        if self.protocol not in get_args(PlayedCheckpoints):
             raise DropError(
-                f"{self.name}: protocol is {self.protocol!r}: choose one of {', '.join(get_args(Protocol))}"
+                f"{self.name}: protocol is {self.protocol!r}: choose one of {', '.join(get_args(PlayedCheckpoints))}"
             )
         if not self.tasks or not all(isinstance(task, str) and task for task in self.tasks):
             raise DropError(f"{self.name}: tasks are {list(self.tasks)}: give a list of names")
@@ -100,11 +101,11 @@ class Suite:
             _refuse_one_place(self.name, kind, names)
 
     def changed(self, **changes: Any) -> Suite:
-        """With other tasks or sizes; None leaves one as it is."""
+        """The suite with these fields changed; None leaves a field as it is."""
         return replace(self, **{name: value for name, value in changes.items() if value is not None})
 
     def only(self, names: Sequence[str]) -> Suite:
-        """With these methods alone."""
+        """The suite with only these methods."""
         known = [method.name for method in self.methods]
         if odd := [name for name in names if name not in known]:
             raise DropError(f"{self.name}: has no method {', '.join(odd)}: choose from {', '.join(known)}")
@@ -119,7 +120,7 @@ class Suite:
 
 
 def default_play(suite: Suite, method: Method, preset: Literal["paper", "small"]) -> str:
-    """How a method is played if nobody chooses: as it was trained to be or, where no play is that, by the first."""
+    """How a method is played if nobody chooses: the play with its trained settings, or else the first play."""
     trained = method.algorithm(preset, suite.name).adaptation
     plays = suite.plays_of(method)
     same = (p for p, given in plays.items() if trained is not None and replace(trained, **given) == trained)
@@ -131,7 +132,7 @@ def file_name(text: str) -> str:
 
 
 def _refuse_one_place(where: str, kind: str, names: Iterable[str]) -> None:
-    """Two that would be written to the same place."""
+    """Refuse two names that would be written to the same file."""
     found: dict[str, str] = {}
     for name in names:
         if (other := found.get(file_name(name))) is not None:
@@ -152,12 +153,12 @@ def suite_from_json(content: Any, where: str) -> Suite:
 
 
 def label(method: Method, play: str) -> str:
-    """What a method is called when it is played so."""
+    """The name of a method under a play, as tables and figures print it."""
     return method.name if play == method.name else f"{method.name} · {play}"
 
 
 def load_suite(name: str | Path) -> Suite:
-    """A ready-made suite by its name, or one in a file of your own."""
+    """A ready-made suite by its name, or a suite from a .toml file."""
     path = Path(name)
     if str(name) in SUITES:
         text, where = _FOLDER.joinpath(f"{name}.toml").read_text(encoding="utf-8"), str(name)
@@ -168,7 +169,7 @@ def load_suite(name: str | Path) -> Suite:
     try:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise DropError(f"{where}: is no TOML ({error})") from error
+        raise DropError(f"{where}: is not valid TOML ({error}): correct it") from error
     return _suite(path.stem, content, where)
 
 
@@ -176,8 +177,8 @@ def _suite(name: str, content: dict[str, Any], where: str) -> Suite:
     unknown = set(content) - {f.name for f in fields(Suite)} - {"sizes"} | {"name"} & set(content)
     missing = {"title", "tasks", "methods", "figure", "steps", "seeds", "episodes"} - set(content)
     if unknown or missing:
-        said = f"has no {', '.join(sorted(missing))}" if missing else f"knows no {', '.join(sorted(unknown))}"
-        raise DropError(f"{where}: a suite {said}")
+        fault = f"must have {', '.join(sorted(missing))}" if missing else f"has no field {', '.join(sorted(unknown))}"
+        raise DropError(f"{where}: a suite {fault}")
     tables = {part: content.get(part, {}) for part in ("sizes", "methods", "plays", "figure")}
     for part, given in [*tables.items(), *(i for kind in ("methods", "plays") for i in _entries(tables[kind]))]:
         if not isinstance(given, dict):
@@ -198,7 +199,7 @@ def _suite(name: str, content: dict[str, Any], where: str) -> Suite:
             f"{where}: figure.kind is {figure.get('kind')!r}: choose one of {', '.join(get_args(FigureKind))}"
         )
     if odd := set(figure) - {f.name for f in fields(Figure)}:
-        raise DropError(f"{where}: a figure knows no {', '.join(sorted(odd))}")
+        raise DropError(f"{where}: a figure has no field {', '.join(sorted(odd))}")
     figure["values"] = tuple(map(str, figure.get("values", ())))
     suite = Suite(
         name=name,

@@ -1,8 +1,8 @@
-"""The tables of a suite, from what was played: scores, aggregates, who beats whom, what choosing and training cost, the
-data, and others' scores.
+"""The tables of a suite, from what was played: scores, aggregates, which method beats which, what choosing and training
+cost, the data, and published scores.
 
-Scores are of the last checkpoint and, where the evaluations hold as many, of the mean of the last six. There is no
-"best checkpoint": nobody knows it without playing, and playing to know it costs episodes (droprl.bench.budget).
+Scores are of the last checkpoint and, if six were played, of the mean of the last six. There is no "best checkpoint":
+to know it, one must play, and that costs episodes (droprl.bench.budget).
 """
 
 from __future__ import annotations
@@ -28,45 +28,47 @@ NAMES: dict[Aggregate, str] = {
     "mean": "mean",
     "optimality_gap": f"optimality gap to {EXPERT:g}",
 }
-BOLD = "Bold: the best, and all whose range overlaps with that of the best."
+BOLD = "Bold: the best, and all others whose range overlaps with its range."
 COSTS = {"train_seconds": "training, s", "updates_per_second": "updates a second", "peak_memory_mb": "peak memory, MB"}
 
 
 @dataclass(frozen=True)
 class Scores:
-    """What every method and play earned on every task, by the last or by several last checkpoints."""
+    """What every method and play earned on every task, with the last checkpoint or the last six."""
 
     title: str
-    tasks: tuple[str, ...]  # that anybody has played
+    tasks: tuple[str, ...]  # those that were played
     when: str
-    runs: dict[str, dict[str, np.ndarray]]  # by method and play, then by task; a value a seed
+    runs: dict[str, dict[str, np.ndarray]]  # by method and play, then by task: one value for each seed
     unscored: frozenset[str]  # tasks without reference scores: their runs are returns
 
     @property
     def names(self) -> dict[str, str]:
-        """Of the tasks; those without reference scores say that they are in returns."""
+        """How each task is printed; one without reference scores is marked as a return."""
         return {task: f"{task} (return)" if task in self.unscored else task for task in self.tasks}
 
     @property
     def unequal(self) -> bool:
-        return any(len({len(of) for of in tasks.values()}) > 1 for tasks in self.runs.values())
+        """Whether the tasks of some method have different numbers of seeds."""
+        return any(len({len(seeds) for seeds in by_task.values()}) > 1 for by_task in self.runs.values())
 
     @property
     def comparable(self) -> list[str]:
-        """The tasks whose runs can be put together: those with scores, or the only one there is."""
+        """The tasks whose runs can be averaged: those with scores, or a single task."""
         return [task for task in self.tasks if task not in self.unscored or len(self.tasks) == 1]
 
     @property
     def in_returns(self) -> bool:
-        """Whether what is put together are returns."""
+        """Whether the averaged runs are returns."""
         return bool(self.unscored & set(self.comparable))
 
     def everywhere(self) -> dict[str, list[np.ndarray]]:
-        """The runs on all tasks of those who have played them all."""
-        return {name: [of[t] for t in self.tasks] for name, of in self.runs.items() if len(of) == len(self.tasks)}
+        """The runs on all tasks, of each method that was played on all of them."""
+        whole = {name: by_task for name, by_task in self.runs.items() if len(by_task) == len(self.tasks)}
+        return {name: [by_task[task] for task in self.tasks] for name, by_task in whole.items()}
 
     def whole(self, name: str) -> list[np.ndarray] | None:
-        """The runs on every task whose scores can be put together, equally many each; None where one is missing."""
+        """The runs on the comparable tasks, the same number for each; None if a task is missing."""
         tasks = self.comparable
         found = [self.runs[name][task] for task in tasks if task in self.runs[name]]
         fewest = min((len(runs) for runs in found), default=0)
@@ -77,53 +79,54 @@ def load_scores(bench: Bench, checkpoints: int = 1) -> Scores:
     suite, runs, unscored = bench.suite, {}, set()
     for method in suite.methods:
         for play in suite.plays_of(method):
-            of_task = {}
+            by_task = {}
             for task in suite.tasks:
                 played, found = bench.evaluation(task, method, play), bench.scores(task, method, play, checkpoints)
                 if played is not None and found is not None:
-                    of_task[task] = found
+                    by_task[task] = found
                     unscored |= {task} if any(result["scores"] is None for result in played["results"]) else set()
-            if of_task:
-                runs[label(method, play)] = of_task
-    tasks = tuple(task for task in suite.tasks if any(task in of for of in runs.values()))
+            if by_task:
+                runs[label(method, play)] = by_task
+    tasks = tuple(task for task in suite.tasks if any(task in by_task for by_task in runs.values()))
     return Scores(suite.title, tasks, WHEN[checkpoints], runs, frozenset(unscored))
 
 
 def score_table(scores: Scores) -> Table:
-    """Tasks × methods and plays, the longer side down the page; the IQM over all tasks at the end."""
+    """Tasks × methods and plays: the longer side becomes the rows. The IQM over all tasks comes last."""
     names = scores.names
     lines: list[tuple[Cell, ...]] = [
-        (names[task], *best_in_bold([_mean(of.get(task)) for of in scores.runs.values()])) for task in scores.tasks
+        (names[task], *best_in_bold([_mean(by_task.get(task)) for by_task in scores.runs.values()]))
+        for task in scores.tasks
     ]
     lines.append(("IQM", *best_in_bold([_aggregate(scores, name, "iqm") for name in scores.runs])))
     columns: tuple[str, ...] = ("task", *scores.runs)
-    upright = len(scores.runs) <= len(lines)
-    if not upright:
+    tasks_are_rows = len(scores.runs) <= len(lines)
+    if not tasks_are_rows:
         columns, lines = (
             ("method", *names.values(), "IQM"),
-            list(zip(scores.runs, *(of[1:] for of in lines), strict=True)),
+            list(zip(scores.runs, *(line[1:] for line in lines), strict=True)),
         )
     note = f"Mean ± standard error over seeds; IQM over all tasks with its 95 % interval. {BOLD}{_caveats(scores)}"
-    return Table(f"{scores.title}: score, {scores.when}", columns, tuple(lines), note, summary=upright)
+    return Table(f"{scores.title}: score, {scores.when}", columns, tuple(lines), note, summary=tasks_are_rows)
 
 
 def aggregate_table(scores: Scores) -> Table:
-    """A row a method and play, a column an aggregate."""
+    """One row for each method and play, one column for each aggregate."""
     columns = [
-        best_in_bold([_aggregate(scores, name, of) for name in scores.runs], lowest=of == "optimality_gap")
-        for of in get_args(Aggregate)
+        best_in_bold([_aggregate(scores, name, statistic) for name in scores.runs], statistic == "optimality_gap")
+        for statistic in get_args(Aggregate)
     ]
     note = (
-        "Over all tasks, with 95 % intervals: seeds drawn within each task. The lower the gap the better. "
+        "Over all tasks, with 95 % intervals: seeds are drawn within each task. A lower gap is better. "
         f"{BOLD}{_caveats(scores)}"
     )
-    header = ("method", *(NAMES[of] for of in get_args(Aggregate)))
+    header = ("method", *(NAMES[statistic] for statistic in get_args(Aggregate)))
     rows = tuple(zip(scores.runs, *columns, strict=True))
     return Table(f"{scores.title}: over all tasks, {scores.when}", header, rows, note)
 
 
 def improvement_table(scores: Scores) -> Table:
-    """How likely a run of the row beats one of the column; of methods that have played every task."""
+    """How likely a run of the row beats a run of the column, for methods that were played on every task."""
     whole = scores.everywhere()
     found = pairwise_improvement(whole)
 
@@ -135,14 +138,14 @@ def improvement_table(scores: Scores) -> Table:
 
     rows = tuple((row, *(cell(row, column) for column in scores.runs)) for row in scores.runs)
     note = (
-        "How likely a seed of the row beats one of the column on the same task, a tie counting half: the mean over all "
-        "tasks, with its 95 % interval."
+        "How likely a seed of the row beats a seed of the column on the same task; a tie counts half. The mean over "
+        "all tasks, with its 95 % interval."
     )
     return Table(f"{scores.title}: probability of improvement, {scores.when}", ("method", *scores.runs), rows, note)
 
 
 def cost_table(bench: Bench) -> Table:
-    """A row a task, method and play: its score, what training took, of all seeds together, and what an action takes."""
+    """One row for each task, method and play: its score, the cost of training all seeds, and the time of an action."""
     rows: list[tuple[Cell, ...]] = []
     for task in bench.suite.tasks:
         for method in bench.suite.methods:
@@ -156,14 +159,14 @@ def cost_table(bench: Bench) -> Table:
                     rows.append((task, label(method, play), score, *training, action, cost.get("device", "")))
     header = ("task", "method", f"score, {WHEN[1]}", *COSTS.values(), "ms an action", "device")
     note = (
-        "Training is of all seeds together, compiling and saving included; where it was interrupted, from its last "
+        "Training counts all seeds together, with compiling and saving. After an interruption it counts from the last "
         "checkpoint on."
     )
     return Table(f"{bench.suite.title}: cost", header, tuple(rows), note)
 
 
 def budget_table(bench: Bench) -> Table | None:
-    """A row a method: its score after so many episodes spent on choosing; None where there is nothing to choose."""
+    """One row for each method: its score by the episodes spent on choosing. None if there is nothing to choose."""
     curves = method_curves(bench)
     rows: list[tuple[Cell, ...]] = []
     for name, curve in curves.items():
@@ -173,25 +176,26 @@ def budget_table(bench: Bench) -> Table | None:
         rows.append((name, Number(curve.candidates, decimals=0), Number(curve.most, decimals=0), *scores))
     header = ("method", "candidates", "episodes to choose by", *map(str, BUDGETS))
     note = (
-        "A seed chooses among its own candidates, played checkpoints × plays: without an episode the last checkpoint, "
-        "played as the method is by default; otherwise the highest mean over so many episodes, spent in turn. Half of "
-        "the recorded episodes choose and the other half judge: the mean over many splits, then over seeds and tasks, "
-        "with its 95 % interval over seeds alone: with few recorded episodes a score may fall by chance. A budget past "
-        "the episodes to choose by is given these and no more."
+        "The numbers at the top are episodes spent on choosing. A seed chooses among its own candidates, played "
+        "checkpoints × plays. With 0 episodes it takes the last checkpoint under the method's default play. Otherwise "
+        "the candidates play in turn, and the highest mean is chosen. Half of the recorded episodes choose and the "
+        "other half judge: the mean over many splits, then over seeds and tasks, with its 95 % interval over seeds "
+        "only. With few recorded episodes a score may fall by chance. A budget above the episodes to choose by gets "
+        "only these."
     )
-    title = f"{bench.suite.title}: score after so many episodes spent on choosing"
+    title = f"{bench.suite.title}: score by the episodes spent on choosing"
     return Table(title, header, tuple(rows), note) if rows else None
 
 
 def data_table(bench: Bench) -> Table:
-    """A row for the data of each task; where methods learned from different data, a row for each of them."""
+    """One row for the data of each task; if methods learned from different data, one row for each dataset."""
     rows: list[tuple[Cell, ...]] = []
     for task in bench.suite.tasks:
         for r in bench.data_of(task):
             sizes = Number(r["steps"], decimals=0), Number(r["episodes"], decimals=0)
-            rows.append((task, r["source"], *sizes, r["origin"] or "not said", r["fingerprint"]))
+            rows.append((task, r["source"], *sizes, r["origin"] or "not recorded", r["fingerprint"]))
     header = ("task", "data", "steps", "episodes", "origin", "fingerprint")
-    note = "The fingerprint is of the arrays that were learned from; suite.json has the SHA-256 of every file."
+    note = "The fingerprint is of the arrays that the methods learned from; suite.json has the SHA-256 of every file."
     return Table(f"{bench.suite.title}: data", header, tuple(rows), note)
 
 
@@ -202,14 +206,14 @@ def published_table(bench: Bench) -> Table | None:
     if not (others and ours.runs) or ours.unscored:
         return None
     rows: list[tuple[Cell, ...]] = [
-        ("here", name, *(_mean(of.get(task)) for task in tasks)) for name, of in ours.runs.items()
+        ("here", name, *(_mean(by_task.get(task)) for task in tasks)) for name, by_task in ours.runs.items()
     ]
     for i, table in enumerate(others, 1):
         rows += [(f"({i})", method, *map(_as_published, cells)) for method, cells in table.rows]
     sources = " ".join(f"({i}) {t.table}: {t.source}, D4RL {t.version}." for i, t in enumerate(others, 1))
     note = (
-        f"Here: {data_words(bench).beside}; {ours.when}, mean ± standard error over seeds. Others were measured on "
-        f"other data, D4RL's own files, by other code, and are not comparable with ours: {sources}"
+        f"Here: {data_words(bench).beside}; {ours.when}, mean ± standard error over seeds. The other scores "
+        f"come from other data (D4RL's own files) and other code. They are not comparable with ours: {sources}"
     )
     return Table(f"{bench.suite.title}: beside published scores", ("source", "method", *tasks), tuple(rows), note)
 
@@ -222,13 +226,13 @@ def _as_published(cell: tuple[float, float | None] | None) -> Cell:
 
 
 def known_name(bench: Bench, task: str) -> str:
-    """The name without its version by which others call the task's data."""
+    """The name under which others publish scores for the task's data, without a version."""
     known = find_task((bench.any_evaluation(task) or {}).get("dataset", task))
     return known.name if known else task
 
 
 def suite_tables(bench: Bench) -> dict[str, Table]:
-    """By the names of their files; what was not played has no table."""
+    """The tables by the names of their files. Without played episodes there is no table."""
     found = {}
     for checkpoints, ending in ((1, "last"), (KEEP, f"last-{KEEP}")):
         scores = load_scores(bench, checkpoints)
@@ -246,7 +250,7 @@ def suite_tables(bench: Bench) -> dict[str, Table]:
 
 
 def write_tables(bench: Bench) -> dict[str, Table]:
-    """OUT/tables/NAME.csv and NAME.tex."""
+    """Write OUT/tables/NAME.csv and NAME.tex."""
     tables = suite_tables(bench)
     save_tables(tables, bench.out / "tables")
     return tables
@@ -264,22 +268,22 @@ def _aggregate(scores: Scores, name: str, statistic: Aggregate) -> Cell:
     if tasks is None or (statistic == "optimality_gap" and scores.in_returns):
         return None
     found = aggregate(tasks, statistic)
-    # One run a task has an interval without width, which would read as certainty.
+    # With one run for each task the interval has no width, which would look like certainty.
     return Number(found.value, (found.low, found.high) if len(tasks[0]) > 1 else None)
 
 
 def _caveats(scores: Scores) -> str:
-    return "".join(f" {said}" for said in caveats(scores))
+    return "".join(f" {caveat}" for caveat in caveats(scores))
 
 
 def caveats(scores: Scores) -> list[str]:
-    """What must be said of the aggregates."""
-    said = []
+    """What a reader must know about the aggregates."""
+    found = []
     if scores.unscored and not scores.in_returns:
-        said.append("Returns of tasks without reference scores are in no aggregate.")
+        found.append("Aggregates leave out the tasks whose results are returns.")
     missing = [name for name in scores.runs if scores.whole(name) is None]
     if missing and scores.comparable:
-        said.append(f"Who has not played every task has no aggregate: {', '.join(missing)}.")
+        found.append(f"A method that was not played on every task has no aggregate: {', '.join(missing)}.")
     if scores.unequal:
-        said.append("Where tasks have unequally many seeds, aggregates take the first so many of each.")
-    return said
+        found.append("Tasks have different numbers of seeds: aggregates use the smallest number for each.")
+    return found

@@ -1,6 +1,6 @@
-"""Where a task's data is found, and the record of what was learned from.
+"""Where a task's data is found, and the record of the data that a method learned from.
 
-A cell writes the record, suite.json keeps it, the page says it.
+A cell writes the record, suite.json keeps it, and the page shows it.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from droprl.data.maze_walks import make_maze_dataset
 from droprl.environments.mazes import MAZES, env_id
 from droprl.errors import DropError
 
-MAZE_STEPS = 100_000  # of the mazes that are made on the spot
+MAZE_STEPS = 100_000  # of a maze that is made on the spot
 MADE = "regenerated on the spot: walks of scripted controllers"
 
 
 def find_task_data(task: str, data: Path | None) -> Dataset:
-    """What `task_source` found; a maze that is nowhere is made."""
+    """Load what `task_source` finds, or make the maze."""
     source = task_source(task, data)
     return make_maze_dataset(task, MAZE_STEPS, seed=0) if source is None else load_dataset(source)
 
 
 def task_source(task: str, data: Path | None) -> str | None:
-    """FOLDER/TASK.hdf5, each part of it where several are joined with +; None for a maze that is to be made.
+    """FOLDER/TASK.hdf5, or several such files joined with +; None for a maze that must be made.
 
-    Where X-medium-expert has no file of its own, X-medium and X-expert are joined.
+    If X-medium-expert has no file of its own, X-medium and X-expert are joined.
     """
     for name in (task, re.sub(r"^(\w+)-medium-expert$", r"\1-medium+\1-expert", task)):
         files = [data / f"{part}.hdf5" for part in name.split("+")] if data is not None else []
@@ -53,19 +53,19 @@ def task_source(task: str, data: Path | None) -> str | None:
 
 @dataclass(frozen=True)
 class DataRecord:
-    """What tells a method's data from other data of the same name. No path: it would say nothing elsewhere."""
+    """What identifies the data that a method learned from. It holds no path: paths differ between machines."""
 
     source: str  # names of files, a Minari id, or what was made
-    sha256: dict[str, str]  # of each file
-    origin: str | None  # what the files say of themselves
-    made: bool  # on the spot
+    sha256: dict[str, str]  # by file name
+    origin: str | None  # what the files say about their origin
+    made: bool  # whether it was made on the spot
     fingerprint: str  # of the arrays, as in a run's config.json
     steps: int
     episodes: int
 
 
 def data_record(source: str | None, dataset: Dataset) -> DataRecord:
-    """`source` as `task_source` found it."""
+    """The record of a dataset; `source` is what `task_source` returned."""
     parts = [] if source is None else source.split("+")
     files = [Path(part) for part in parts if Path(part).is_file()]
     names = [Path(part).name if Path(part).is_file() else part for part in parts]
@@ -81,12 +81,12 @@ def data_record(source: str | None, dataset: Dataset) -> DataRecord:
 
 
 def refuse_other_data(bench: Bench, task: str, record: DataRecord) -> None:
-    """All methods learn from the same. What is made on the spot may differ between machines in its last digits."""
+    """All methods must learn from the same data. A maze made on another machine may differ in its last digits."""
     others = [other["fingerprint"] for other in bench.data_of(task) if not other["made"]]
     if not record.made and others and record.fingerprint not in others:
         raise DropError(
-            f"{record.source} is not what other methods here learned from (fingerprint {record.fingerprint}, theirs "
-            f"{others[0]}): give the same --data, or another --out"
+            f"{record.source} is not the data that other methods here learned from (its fingerprint is "
+            f"{record.fingerprint}, theirs is {others[0]}): give the same --data, or another --out"
         )
 
 
@@ -94,26 +94,28 @@ def refuse_other_data(bench: Bench, task: str, record: DataRecord) -> None:
 
 
 class DataWords(NamedTuple):
-    note: str  # what a reader must know of it; empty where there is nothing
-    beside: str  # what stands beside a number
+    """The data of a suite in words."""
+
+    note: str  # what a reader must know about the data; may be empty
+    beside: str  # a few words to stand beside a number
 
 
 def data_words(bench: Bench) -> DataWords:
-    """Whether it is D4RL's data, as far as that is known, of the tasks that were played."""
+    """Whether the played tasks have D4RL's own data, as far as that is known."""
     tasks = [task for task in bench.suite.tasks if bench.any_evaluation(task) is not None]
     origins = {task: _origin(bench, task) for task in tasks}
     anew = [task for task, origin in origins.items() if origin and origin.lower().startswith("regenerated")]
     if anew:
         which = "" if len(anew) == len(tasks) else f" ({', '.join(anew)})"
         note = f"Regenerated data{which}: not D4RL’s files; the scores are not comparable with published ones."
-        return DataWords(note, "regenerated data" if len(anew) == len(tasks) else "data in part regenerated")
+        return DataWords(note, "regenerated data" if len(anew) == len(tasks) else "partly regenerated data")
     unknown = [task for task, origin in origins.items() if not origin]
     note = f"It is not recorded whether these are D4RL’s own files: {', '.join(unknown)}." if unknown else ""
-    return DataWords(note, ", ".join(tasks) if len(tasks) < 3 else f"{len(tasks)} datasets of those names")
+    return DataWords(note, ", ".join(tasks) if len(tasks) < 3 else f"{len(tasks)} datasets of these names")
 
 
 def _origin(bench: Bench, task: str) -> str | None:
-    """As recorded or, of an older suite, as the files in `bench.data` say."""
+    """The recorded origin; for an older suite without records, what the files in `bench.data` say."""
     if records := bench.data_of(task):
         return "; ".join(dict.fromkeys(r["origin"] for r in records if r["origin"])) or None
     try:
@@ -126,13 +128,13 @@ def _origin(bench: Bench, task: str) -> str | None:
 
 
 def origin_of_files(files: Sequence[Path]) -> str | None:
-    """What D4RL-like files have in their attribute `origin`, each once."""
-    said = []
+    """The texts in the attribute `origin` of D4RL-like files, each once."""
+    origins = []
     for file in files:
         if file.suffix.lower() in HDF5_SUFFIXES and file.is_file():
             with h5py.File(file) as opened:
-                said.append(opened.attrs.get("origin"))
-    texts = [text.decode() if isinstance(text, bytes) else str(text) for text in said if text is not None]
+                origins.append(opened.attrs.get("origin"))
+    texts = [text.decode() if isinstance(text, bytes) else str(text) for text in origins if text is not None]
     return "; ".join(dict.fromkeys(texts)) or None
 
 

@@ -1,7 +1,7 @@
-"""Tidy tables: entries with lists in them as CSV, one row for each place in the lists, and back without a loss.
+"""Tidy tables: entries with lists as CSV, one row for each place in the lists, and back without a loss.
 
-An entry is a dictionary like `{"seed": 0, "step": 100, "returns": [1.5, 2.5]}`: it becomes two rows, with the seed and
-the step in both.
+An entry is a dictionary like `{"seed": 0, "step": 100, "returns": [1.5, 2.5]}`. It becomes two rows, both with the seed
+and the step.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from droprl.errors import DropError, reason
 
-NULL = "nan"  # an empty cell says that the entry has no such list
+NULL = "nan"  # for None in a list; an empty cell says that the entry has no such list
 Names = tuple[str, ...]
 
 
@@ -23,19 +23,19 @@ Names = tuple[str, ...]
 class TidyTable:
     """How entries of one kind become rows."""
 
-    names: Names  # columns that say whose entries they are
-    scalars: Names  # what an entry has once
+    names: Names  # columns that identify a group of entries
+    scalars: Names  # columns with one number for each entry
     index: str  # the column for the place in the lists
-    lists: Mapping[str, str] = field(default_factory=dict)  # a list of the entries, and its column; others follow
+    lists: Mapping[str, str] = field(default_factory=dict)  # from the key of a list to its column; other lists follow
 
     def to_csv(self, groups: Iterable[tuple[Names, Sequence[Mapping[str, Any]]]]) -> bytes:
-        """Numbers are written so that the same floats are read again."""
+        """The table of all groups. Floats have all digits, so that the same floats are read again."""
         known = [(names, list(entries)) for names, entries in groups]
         found = dict.fromkeys(self.lists)
         for _, entries in known:
             found |= dict.fromkeys(key for entry in entries for key, value in entry.items() if _is_list(value))
-        said = io.StringIO()
-        writer = csv.writer(said, lineterminator="\n")
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
         writer.writerow((*self.names, *self.scalars, self.index, *(self.lists.get(key, key) for key in found)))
         for names, entries in known:
             for entry in entries:
@@ -44,7 +44,7 @@ class TidyTable:
                 length = next((len(values) for values in lists if values is not None), 0)
                 cells = [[""] * length if values is None else map(_cell, values) for values in lists]
                 writer.writerows((*start, i, *row) for i, row in enumerate(zip(*cells, strict=True)))
-        return said.getvalue().encode()
+        return text.getvalue().encode()
 
     def from_csv(self, content: bytes, where: Path) -> dict[Names, list[dict[str, Any]]]:
         """The entries of each group. A list whose cells are empty is left out."""
@@ -52,9 +52,9 @@ class TidyTable:
         try:
             header, *rows = csv.reader(io.StringIO(content.decode("utf-8"), newline=""))
         except (ValueError, csv.Error) as error:
-            raise DropError(f"{where}: is no table ({reason(error)}): restore the file") from error
+            raise DropError(f"{where}: is not a CSV table ({reason(error)}): restore the file") from error
         if tuple(header[: len(head)]) != head:
-            raise DropError(f"{where}: does not begin with the columns {', '.join(head)}: restore the file")
+            raise DropError(f"{where}: its first columns are not {', '.join(head)}: restore the file")
         keys = {column: key for key, column in self.lists.items()}
         columns = [keys.get(column, column) for column in header[len(head) :]]
         found: dict[Names, list[dict[str, Any]]] = {}

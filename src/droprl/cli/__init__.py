@@ -12,18 +12,18 @@ from droprl.version import __version__
 
 HELP = f"""drop {__version__}: offline reinforcement learning that keeps optimising at test time
 
-  drop demo                 make a maze, train BC, F-BC and DROP on it, compare them, write a report: some minutes
+  drop demo                 make a maze, train BC, F-BC and DROP on it, compare them, write a report: a few minutes
   drop data info SOURCE     what is in a dataset, and how each rule would cut it into sub-tasks
-  drop data make MAZE       make maze2d-umaze, maze2d-medium or maze2d-large, with no download
+  drop data make MAZE       make maze2d-umaze, maze2d-medium or maze2d-large, without a download
   drop data map SOURCE      write a dataset as a folder that training reads from the disk: for data beyond memory
   drop train SOURCE         train an algorithm; the same command resumes
   drop evaluate RUN         play a trained run or a saved policy in its task
-  drop finetune RUN         go on in the task: choose a checkpoint, the ascent steps, or train on, within a budget
+  drop finetune RUN         improve a run in its task with a budget of steps: choose a checkpoint, K, or train on
   drop select SOURCE        choose N and K, from the data alone or with a budget of episodes
-  drop bench SUITE          tasks × methods × ways to play, and the figure; `drop bench list` names the ready-made ones
+  drop bench SUITE          run tasks × methods × ways to play, and draw the figure; `drop bench list` shows the suites
   drop report RUN [RUN …]   one self-contained HTML page for runs of one dataset, or for the folder of a suite
   drop export RUN           save one seed's policy as a folder of its own, or as an ONNX file
-  drop serve POLICY         answer over HTTP with its actions, and show on a page how it adapts
+  drop serve POLICY         serve a policy's actions over HTTP, and show on a page how it adapts
 
 SOURCE is a D4RL .hdf5 file, an .npz file, a Minari id, several joined with +, or a folder that `drop data map` made.
 Every command explains its options with --help. --debug shows the traceback of an error.
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if arguments is None else arguments)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # where there is no "…", a "?" is better than a crash
+            stream.reconfigure(errors="replace")  # if the encoding has no "…", print "?" and do not crash
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
     _repeat_to_the_bit()
@@ -50,13 +50,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise
         print(f"drop: {' '.join(str(error).split())}", file=sys.stderr)
         raise SystemExit(1) from None
-    except KeyboardInterrupt as stop:  # training says in it how to go on
+    except KeyboardInterrupt as stop:  # training says in the message how to go on
         print(f"drop: {stop if stop.args else 'stopped'}", file=sys.stderr)
         raise SystemExit(130) from None
 
 
 def _repeat_to_the_bit() -> None:
-    """Ask XLA, before it starts, for GPU programs that give the same bits every time: resumed runs must match."""
+    """Before XLA starts, ask it for GPU programs that always give the same bits: resumed runs must match."""
     flags = os.environ.get("XLA_FLAGS", "")
     if "xla_gpu_deterministic_ops" not in flags:
         os.environ["XLA_FLAGS"] = f"{flags} --xla_gpu_deterministic_ops=true".strip()
@@ -75,7 +75,7 @@ def _run(words: list[str]) -> None:
             command(words[length:])
             return
     if words[0] == "data":
-        raise DropError("`drop data` needs `info`, `make` or `map`: see `drop --help`")
+        raise DropError("`drop data` needs `info`, `make` or `map` after it: see `drop --help`")
     raise DropError(f"there is no command {words[0]!r}: see `drop --help`")
 
 
@@ -151,7 +151,7 @@ def _demo(words: list[str]) -> None:
     demo(words)
 
 
-# Each imports what it needs when it is called: `drop --help` must not wait for JAX.
+# Each command imports its modules when it is called: `drop --help` must not wait for JAX.
 _COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "data info": _data_info,
     "data make": _data_make,

@@ -29,57 +29,57 @@ SuiteName = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="SUITE")]
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """Run a suite: train and play what is missing, then the tables and the figure. The same command goes on.
+    """Run a suite: train and play what is missing, then write the tables and the figure. The same command resumes.
 
     `drop bench list` names the ready-made suites. `drop bench pack FOLDER --out DIR` packs a suite's results into a few
-    files, to keep or to share them.
+    files that are easy to store and to share.
     """
 
     suite: SuiteName
     """A ready-made suite (`drop bench list` names them) or a .toml file of your own."""
     out: Path | None = None
-    """Where runs, plays, episodes.csv, tables and figure.svg go; by default bench/SUITE."""
+    """The folder for runs, plays, episodes.csv, tables and figure.svg; by default bench/SUITE."""
     data: Path | None = None
-    """The folder with TASK.hdf5 for each task; mazes are made on the spot."""
+    """The folder with TASK.hdf5 for each task; mazes need no file."""
     tasks: tuple[str, ...] | None = None
-    """Only these tasks, also others than the suite's; what OUT has of others stays."""
+    """Run only these tasks; they need not be in the suite. Results of other tasks in OUT stay."""
     methods: tuple[str, ...] | None = None
-    """Only these of the suite's methods; what OUT has of others stays."""
+    """Run only these methods of the suite. Results of other methods in OUT stay."""
     preset: Literal["paper", "small"] = "paper"
     """paper: the paper's sizes. small: for CPUs."""
     seeds: int | None = None
-    """Other than the suite's."""
+    """Number of seeds, instead of the suite's."""
     steps: int | None = None
-    """Other than the suite's."""
+    """Number of updates, instead of the suite's."""
     episodes: int | None = None
-    """Other than the suite's."""
+    """Number of episodes, instead of the suite's."""
     note: str | None = None
-    """What a reader must know of these results, for the page: in place of the suite's own."""
+    """What a reader of the page must know about these results. It replaces the suite's own note."""
     workers: int = 1
-    """Trainings at once on this machine, each in a process of its own."""
+    """How many trainings run at once on this machine, each in its own process."""
     ray: str | None = None
-    """Spread the suite over a Ray cluster instead: its address, or nothing to start Ray on this machine, apart from any
-    cluster that runs. All machines must see OUT and the data under the same path."""
+    """Run the suite on a Ray cluster instead: give its address, or no address to start a new Ray on this machine. All
+    machines must see OUT and the data under the same path."""
     cpus: float = 1.0
-    """Of the cluster, for each training."""
+    """With --ray: CPUs for each training."""
     gpus: float = 0.0
-    """Likewise; a part of a GPU will do."""
+    """With --ray: GPUs for each training; may be a fraction."""
     draw: bool = False
-    """Run nothing: the tables and the figure of what is in OUT, by its own suite.json where it has one."""
+    """Run nothing: write the tables and the figure of the results in OUT, by its own suite.json if it has one."""
 
 
 @dataclass(frozen=True)
 class PackOptions:
-    """Pack the folder of a suite into at most four files: every number stays, weights and drawn pages do not.
+    """Pack the folder of a suite into at most four files. All numbers are in them, but no weights and no pages.
 
-    `drop report DIR` and `drop bench SUITE --out DIR --draw` make the same page and tables from it. `drop bench SUITE
-    --out DIR` goes on there: if something is missing, it unpacks the folder first.
+    `drop report DIR` and `drop bench SUITE --out DIR --draw` make the same page and tables from DIR. `drop bench SUITE
+    --out DIR` resumes there: if something is missing, it unpacks the folder first.
     """
 
     folder: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FOLDER")]
-    """Where `drop bench` left its results. It stays as it is."""
+    """The folder with the results of `drop bench`. It stays as it is."""
     out: Annotated[Path, tyro.conf.arg(metavar="DIR")]
-    """Where suite.json, episodes.csv and, if there are any, logs.csv.gz and episode.json go."""
+    """The folder for suite.json, episodes.csv and, if there are any, logs.csv.gz and episode.json."""
 
 
 def bench(words: list[str]) -> None:
@@ -98,7 +98,7 @@ def bench(words: list[str]) -> None:
         runner: InProcesses | OnRay = InProcesses(options.workers)
         if options.ray is not None:
             runner = OnRay(options.ray, options.cpus, options.gpus)
-        missing_cells(made)  # a mistake is said before the table of progress
+        missing_cells(made)  # report a mistake before the table of progress appears
         with Live(get_renderable=lambda: progress_table(made), console=Console(stderr=True), refresh_per_second=1):
             run_suite(made, runner)
     _draw(made, options)
@@ -113,15 +113,15 @@ def _bench(options: BenchOptions) -> Bench:
 
 
 def _draw(made: Bench, options: BenchOptions) -> None:
-    """All that is in OUT, whatever part of it was run now."""
+    """Draw all results in OUT, also those that were not run now."""
     if (made.out / "suite.json").exists():
         given = [
             name for name in ("tasks", "methods", "seeds", "steps", "episodes") if getattr(options, name) is not None
         ]
         if options.draw and given:
-            raise DropError(f"{made.out}: --draw shows what its suite.json says was run: leave out --{given[0]}")
-        kept = load_bench(made.out)
-        made = replace(kept, suite=kept.suite.changed(note=options.note), data=options.data)
+            raise DropError(f"{made.out}: --draw takes all settings from its suite.json: leave out --{given[0]}")
+        recorded = load_bench(made.out)
+        made = replace(recorded, suite=recorded.suite.changed(note=options.note), data=options.data)
     else:
         made = replace(made, suite=made.asked)
     write_bytes(made.out / "figure.svg", suite_figure(made).encode())
@@ -139,7 +139,7 @@ def _draw(made: Bench, options: BenchOptions) -> None:
 def _pack(options: PackOptions) -> None:
     number = pack(options.folder, options.out)
     names = ", ".join(sorted(path.name for path in options.out.iterdir() if path.name in PACKED))
-    print(f"{options.out}: {names} hold what {number} files in {options.folder} hold")
+    print(f"{options.out}: {names} hold the content of {number} files in {options.folder}")
 
 
 def _list() -> None:
@@ -154,7 +154,7 @@ def _list() -> None:
 
 
 def progress_table(made: Bench) -> Table:
-    """What every method does on every task, read from the disk."""
+    """How far each method is on each task, read from the disk."""
     table = Table(title=made.suite.title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     asked = made.asked
     for heading in ("task", *(m.name for m in asked.methods)):

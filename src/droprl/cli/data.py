@@ -14,15 +14,16 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from droprl.cli.describe import print_description
-from droprl.cli.options import Source, SourceOptions, parse, print_json
+from droprl.cli.options import Source, parse, print_json
 from droprl.data import Dataset, map_dataset, save_d4rl
 from droprl.data.describe import describe
 from droprl.data.maze_walks import make_maze_dataset
+from droprl.data.sources import SourceOptions
 
 
 @dataclass(frozen=True)
 class Info:
-    """What is in a dataset: sizes, returns, and how each rule would cut it into sub-tasks."""
+    """Show what is in a dataset: sizes, returns, and how each rule would cut it into sub-tasks."""
 
     source: Source
     """A D4RL .hdf5 file, an .npz file, a Minari id, several joined with +, or a folder of `drop data map`."""
@@ -42,7 +43,7 @@ def info(words: list[str]) -> None:
 
 @dataclass(frozen=True)
 class Make:
-    """Make a maze dataset on the spot, in D4RL's layout: no download, no GPU."""
+    """Make a maze dataset in D4RL's layout. This needs no download and no GPU."""
 
     maze: tyro.conf.Positional[Literal["maze2d-umaze", "maze2d-medium", "maze2d-large"]]
     """Which maze."""
@@ -51,7 +52,7 @@ class Make:
     seed: int = 0
     """The same seed makes the same file."""
     out: Path | None = None
-    """The file to write; by default MAZE.hdf5 in this folder."""
+    """The file to write; by default MAZE.hdf5 in the current folder."""
 
 
 def make(words: list[str]) -> None:
@@ -73,9 +74,9 @@ def make_maze(name: str, steps: int, seed: int) -> Dataset:
 class Map:
     """Write a dataset as a folder of columns that training reads from the disk: for data larger than memory.
 
-    The folder is then a SOURCE like any other. A D4RL file goes through memory a part at a time, and so does a folder
-    of your own with observations.npy, actions.npy, rewards.npy, terminals.npy and, if you have them, timeouts.npy and
-    next_observations.npy.
+    The folder can then be used as SOURCE. A D4RL file is read part by part, and so is your own folder with
+    observations.npy, actions.npy, rewards.npy, terminals.npy and, if you have them, timeouts.npy and
+    next_observations.npy. Other sources must fit into memory.
     """
 
     source: Source
@@ -88,7 +89,7 @@ class Map:
 def map_source(words: list[str]) -> None:
     options = parse(Map, "data map", words)
     with _bar(f"mapping {options.source}") as progress:
-        dataset = map_dataset(options.source, options.out, **options.reading.words(), progress=progress)
+        dataset = map_dataset(options.source, options.out, **vars(options.reading), progress=progress)
     print(
         f"{options.out}: {dataset.n_steps:,} steps in {dataset.n_episodes:,} episodes; train on it with: "
         f"drop train {options.out}"

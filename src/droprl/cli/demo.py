@@ -1,4 +1,4 @@
-"""`drop demo`: the whole way from nothing to a report, on two cores, in a few minutes."""
+"""`drop demo`: from no data to a report, on two cores in a few minutes."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from droprl.train import fit
 
 MAZE = "maze2d-umaze"
 NOTE = (
-    "Regenerated data: the maze's walks were made on the spot by scripted controllers and are not D4RL's file, and two "
-    "seeds are too few to rank methods."
+    "Regenerated data: scripted controllers made the maze's walks on this machine; they are not D4RL's file. Two seeds "
+    "are too few to rank methods."
 )
 
 
@@ -32,7 +32,7 @@ class Demo:
     """Make maze2d-umaze, train BC, F-BC and DROP on it, play them and DROP's four rules, and write a report."""
 
     out: Path = Path("demo")
-    """Where everything goes. What is there already is not made again."""
+    """The folder for everything. What is already there is not made again."""
     seeds: int = 2
     """Training seeds."""
     steps: int = 4_000
@@ -57,10 +57,10 @@ def demo(words: list[str]) -> None:
         for rule in RULES if run.config.algorithm.adaptation is not None else (None,):
             evaluations.append(evaluate_run(run, episodes=options.episodes, rule=rule))
     print_scores(evaluations)
-    with Console(stderr=True).status("playing an episode under each rule, drawing the page …"):
+    with Console(stderr=True).status("playing an episode under each rule and drawing the page …"):
         page = write_report(build_report(runs, "drop demo", [NOTE]), options.out / "report.html")
     minutes = (time.perf_counter() - began) / 60
-    console.print(f"{NOTE}\nThe report is in {page}; open it in a browser. All this took {minutes:.1f} minutes.")
+    console.print(f"{NOTE}\nThe report is {page}; open it in a browser. The demo took {minutes:.1f} minutes.")
 
 
 def _dataset(path: Path) -> Dataset:

@@ -1,4 +1,4 @@
-"""A dataset's description as a page for a terminal."""
+"""The description of a dataset, printed on a terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
 def print_description(description: Description, console: Console) -> None:
-    """The description as a compact page."""
+    """Print the description in compact form."""
     console.print(_facts(description))
     console.print(_spreads(description))
     console.print(Text("Episodes by return", style="bold"))
@@ -29,7 +29,7 @@ def _facts(description: Description) -> Table:
     ends = f"{description.n_terminals:,} ended the task, {description.n_timeouts:,} timed out"
     if description.last_is_cut_short:
         ends += ", the last is cut short"
-    table.add_row("environment", description.env or "not known: pass --env to evaluate")
+    table.add_row("environment", description.env or "not known: give --env to evaluate")
     table.add_row("steps", f"{description.n_steps:,}")
     table.add_row("episodes", f"{description.n_episodes:,}: {ends}")
     table.add_row("observations", f"{description.observation_size} numbers")
@@ -74,7 +74,7 @@ def _histogram_lines(description: Description, width: int = 40) -> list[Text]:
 
 
 def _bar(share: float, width: int) -> str:
-    """A bar of block characters; whatever is not zero shows at least a sliver."""
+    """A bar of block characters. Any share above 0 shows at least an eighth of a block."""
     eighths = round(share * width * 8)
     if share > 0:
         eighths = max(eighths, 1)

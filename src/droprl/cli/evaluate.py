@@ -17,56 +17,58 @@ from droprl.errors import DropError
 from droprl.evaluation import Evaluation
 from droprl.evaluation import evaluate as evaluate_run
 
-Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]  # its absence says nothing: the policy's own setting stands
+Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]  # without the flag the policy's own setting counts
 
 
 @dataclass(frozen=True)
 class AdaptationOptions:
-    """How z is inferred at test time; what is left out stays as it was trained."""
+    """How z is inferred at test time. An option that is left out stays as in training."""
 
     rule: InferenceRule | None = None
-    """best, grad (z once, at the initial state), best-ada or grad-ada (z anew as the episode goes on)."""
+    """best and grad infer z once, at the initial state; best-ada and grad-ada infer it again during the episode. first
+    infers nothing: it takes the z of the sub-task with the highest return in the data."""
     ascent_steps: int | None = None
     """K, the steps of gradient ascent."""
     step_size: float | None = None
-    """What the gradient is multiplied by in an ascent step; with normalized steps, their length."""
+    """The factor of the gradient in an ascent step; with --step-rule normalized, the length of a step."""
     step_rule: Literal["plain", "normalized"] | None = None
     """plain adds step_size · ∇f; normalized makes every step exactly step_size long."""
     region: Literal["trust", "box", "none"] | None = None
-    """Where z may go."""
+    """Where z may go. trust: within trust_radius of its start. box: in the box of all embeddings. none: anywhere."""
     trust_radius: float | None = None
-    """How far z may leave the embedding it started from, with --region trust."""
+    """With --region trust: how far z may move from the embedding where it starts."""
     starts: int | None = None
-    """Ascend only from this many embeddings, those with the highest score; N or more is from all, as in the paper."""
+    """Ascend only from this many embeddings, those with the highest score. N or more takes all, as in the paper."""
     halve_every: int | None = None
-    """After every so many ascent steps only the better half of the starts goes on."""
+    """Each time this many ascent steps are done, only the better half of the starts goes on."""
     tolerance: float | None = None
-    """Stop ascending once no start rises by more than this in a step."""
+    """Stop when no start gains more than this in a step."""
     warm_start: bool | None = None
-    """Let grad-ada also ascend from the last state's z*."""
+    """Let grad-ada also ascend from z* of the previous state."""
     reinference_interval: int | None = None
-    """m of DROP(m): infer z anew every m steps."""
+    """m of DROP(m): infer z every m steps."""
     guard: Flag = False
-    """Go by the last believable observation where one is a fault, and by a sub-task's own z where ascent left it."""
+    """Replace a faulty observation by the last believable one, and a z that left all sub-tasks by a sub-task's z."""
     no_guard: Flag = False
-    """Play or export without the guard that a policy was saved with."""
+    """Play or export without the guard, also if the policy was saved with it."""
     guard_margin: float | None = None
-    """With --guard: a fault lies so many times as far from the data as 99.9 % of the data's own states."""
+    """With --guard: how far from the data a fault begins, as a multiple of the distance that 99.9 % of the data's own
+    states have at most."""
     guard_patience: int | None = None
-    """With --guard: go by an earlier observation for so many steps in a row at most."""
+    """With --guard: how many steps in a row may use an earlier observation, at most."""
     guard_fallback: GuardFallback | None = None
-    """With --guard: where a z goes that ascent led away from every sub-task, to its start's z_n or to the nearest."""
+    """With --guard: what replaces a z that left every sub-task, the z_n of its start or the nearest z_n."""
 
     def chosen(self) -> dict[str, Any]:
         if self.guard and self.no_guard:
-            raise DropError("--guard and --no-guard were both given: leave one out")
+            raise DropError("--guard and --no-guard exclude each other: leave one out")
         given = vars(self) | {"guard": True if self.guard else False if self.no_guard else None}
         return {name: value for name, value in given.items() if value is not None and name != "no_guard"}
 
 
 @dataclass(frozen=True)
 class EvaluateOptions:
-    """Play a run (all its seeds) or a saved policy in its task, and keep every episode's return."""
+    """Play a run (all its seeds) or a saved policy in its task, and save the return of every episode."""
 
     run: Folder
     """The folder that `drop train` or `drop export` made."""
@@ -74,13 +76,13 @@ class EvaluateOptions:
     episodes: int = 10
     """Episodes for each seed and checkpoint."""
     protocol: Literal["last", "paper"] = "last"
-    """last: the last checkpoint. paper: the mean over the last six."""
+    """Which checkpoints are played. last: the last one. paper: the last six, and the mean over them."""
     env: str | None = None
-    """The Gymnasium id of the task, where the data did not say."""
+    """The Gymnasium id of the task, if the data did not name it."""
     n_envs: int = 10
     """Episodes played side by side."""
     json: bool = False
-    """Print one JSON object: per seed and checkpoint the returns and scores; mean, IQM and interval."""
+    """Print one JSON object: for each seed and checkpoint the returns and scores; mean, IQM and interval."""
 
 
 def evaluate(words: list[str]) -> None:
@@ -101,7 +103,7 @@ def evaluate(words: list[str]) -> None:
 
 
 def print_scores(evaluations: list[Evaluation]) -> None:
-    """The table, and what to know before comparing its scores with others."""
+    """Print the table, and what a reader must know before comparing its scores with others."""
     console = Console()
     console.print(score_table(evaluations))
     for e in evaluations:
@@ -114,12 +116,12 @@ def print_scores(evaluations: list[Evaluation]) -> None:
 
 
 def score_table(evaluations: list[Evaluation]) -> Table:
-    """One row a method and rule: what a person compares."""
+    """One row for each method and rule."""
     first = evaluations[0]
     title = f"{first.dataset}: {first.unit} in {first.env}"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     for heading in ("method", "rule", "mean", "IQM", "95 % of IQM", "seeds", "episodes", "ms/action"):
-        # A long rule breaks its line: where all columns are kept whole, numbers are cut instead.
+        # A long rule wraps. Without wrapping, rich would cut numbers instead.
         table.add_column(
             heading, justify="left" if heading in ("method", "rule") else "right", no_wrap=heading != "rule"
         )

@@ -1,4 +1,4 @@
-"""`drop export`: one seed's policy, as a folder for droprl or as an ONNX file for everything else."""
+"""`drop export`: one seed's policy, as a folder for droprl or as an ONNX file for other software."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class ExportOptions:
     run: Folder
     """The folder that `drop train` made, or an earlier `drop export --out`."""
     out: Path | None = None
-    """A policy folder, for droprl.load_policy."""
+    """Write a policy folder, for droprl.load_policy."""
     onnx: Path | None = None
-    """One ONNX file with the whole test-time ascent inside, for onnxruntime: needs no JAX and no droprl."""
+    """Write one ONNX file for onnxruntime, with the whole ascent at test time inside. It needs no JAX and no droprl."""
     seed: int | None = None
     """Which seed; by default the first."""
     adaptation: AdaptationOptions = field(default_factory=AdaptationOptions)
@@ -37,7 +37,7 @@ def export(words: list[str]) -> None:
         if options.onnx is not None:
             from droprl.deploy.onnx_file import translate_policy
 
-            # What it refuses it refuses before the folder is written.
+            # All refusals come here, before the folder is written.
             translated = translate_policy(policy, options.onnx)
             held.enter_context(translated.lock())
         if options.out is not None:
@@ -47,6 +47,6 @@ def export(words: list[str]) -> None:
             made = translated.write()
             print(
                 f"{made.path}: {made.size / 1e6:.1f} MB, {', '.join(made.inputs)} → {', '.join(made.outputs)}; "
-                f"its actions differ from the policy's by {made.largest_difference:.1g} half-ranges at most"
+                f"its actions differ from the policy's by at most {made.largest_difference:.1g} half-ranges"
             )
             print(f"sha256 {made.sha256}")

@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.table import Table
 
 from droprl.cli.evaluate import AdaptationOptions
-from droprl.cli.options import Folder, SourceOptions, parse, print_json, use_compilation_cache
+from droprl.cli.options import Folder, parse, print_json, use_compilation_cache
+from droprl.data.sources import SourceOptions
 from droprl.finetuning import FineTuning, Level
 from droprl.finetuning import finetune as finetune_run
 from droprl.train import Run
@@ -18,39 +19,39 @@ from droprl.train import Run
 
 @dataclass(frozen=True)
 class FinetuneOptions:
-    """Go on with a trained run in its task, every seed within a budget of environment steps.
+    """Improve a trained run in its task. Each seed has a budget of environment steps.
 
-    The same command resumes what was interrupted. The result is the policy RUN/finetune/LEVEL/policy.
+    The same command resumes. The result is the policy RUN/finetune/LEVEL/policy.
     """
 
     run: Folder
     """The folder that `drop train` made."""
     level: Level
-    """checkpoint: play the last six and keep the best. embedding: the same, with the number of ascent steps. policy:
-    train the networks on, from what the embedding level chose where it was run."""
+    """checkpoint: play the last six checkpoints and keep the best. embedding: choose a checkpoint and the number of
+    ascent steps. policy: go on training the networks, from the choice of the embedding level if there is one."""
     budget: int
-    """Environment steps for each seed; never exceeded. An episode that may not fit is not begun."""
+    """Environment steps for each seed. It is never exceeded: an episode that may not fit is not started."""
     rounds: int | None = None
-    """Episodes to judge each checkpoint and k by, 1 in the paper; by default as many as the budget allows. The mean
-    counts."""
+    """Episodes to judge each checkpoint and k by; their mean counts. By default as many as the budget allows; the paper
+    uses 1."""
     max_ascent_steps: int = 50
-    """K_max: the embedding level looks at 0 … K_max ascent steps."""
+    """K_max: the embedding level tries 0 … K_max ascent steps."""
     online_share: float = 0.5
-    """The policy level: how much of every batch is online steps; the rest is the run's data."""
+    """At the policy level: the share of online steps in every batch; the rest is the run's data."""
     updates_per_step: float = 1.0
-    """The policy level: updates for each environment step, made after every episode."""
+    """At the policy level: updates for each environment step, made after every episode."""
     exploration: float = 0.1
-    """The policy level: standard deviation of the noise on the actions played, in half-ranges of the action."""
+    """At the policy level: standard deviation of the noise on the played actions, in half-ranges of the action."""
     episodes: int = 10
-    """Episodes for each seed to measure initial and fine-tuned by; not part of the budget."""
+    """Episodes for each seed that measure the initial and the fine-tuned policy; not part of the budget."""
     n_envs: int = 10
-    """Of these, how many are played side by side."""
+    """How many of these episodes are played side by side."""
     dataset: str | None = None
-    """The policy level: the SOURCE of the run's data, if it is no longer where it was or needs options to be read."""
+    """At the policy level: the SOURCE of the run's data, if it has moved or needs options to be read."""
     adaptation: AdaptationOptions = field(default_factory=AdaptationOptions)
     reading: SourceOptions = field(default_factory=SourceOptions)
     json: bool = False
-    """Print one JSON object: per seed what was chosen and every return before and after; the means."""
+    """Print one JSON object: for each seed the choice and every return before and after; the means."""
 
 
 def finetune(words: list[str]) -> None:
@@ -82,7 +83,7 @@ def finetune(words: list[str]) -> None:
 
 
 def table(found: FineTuning) -> Table:
-    """One row a seed and one for all: initial → fine-tuned, as in the paper's table."""
+    """One row for each seed and one for all: initial → fine-tuned, as in the paper's table."""
     rule = "" if found.adaptation is None else f" {found.adaptation['rule']}"
     title = f"{found.algorithm}{rule}, {found.level} level on {found.dataset}: {found.unit} in {found.env}"
     made = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
@@ -114,15 +115,15 @@ def table(found: FineTuning) -> Table:
 
 
 def remarks(found: FineTuning, run: Run) -> list[str]:
-    """What to know before quoting the numbers."""
+    """What a reader must know before using the numbers."""
     episodes = len(found.seeds[0].tuned.returns)
     lines = [
-        f"initial and fine-tuned: the same {episodes} fresh episodes for each seed, {found.evaluation_steps:,} steps "
-        f"that the budget of {found.budget:,} did not pay."
+        f"initial and fine-tuned: the same {episodes} new episodes for each seed. Their {found.evaluation_steps:,} "
+        f"steps are not part of the budget of {found.budget:,}."
     ]
     if found.chosen_for is not None:
         lines.append(
-            "chosen for: what it earned in the search, on other episodes: the highest of several, so optimistic."
+            "chosen for: the result in the search, on other episodes. As the highest of several it is optimistic."
         )
     if found.caveat:
         lines.append(f"Not quite D4RL's scores: {found.caveat}.")

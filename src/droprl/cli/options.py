@@ -1,4 +1,4 @@
-"""Options that several commands share, and how a command's words become its dataclass."""
+"""Arguments that several commands share, and how a command line becomes its dataclass."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ import json
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
 
 import tyro
 
-from droprl.data import Dataset, load_dataset
 from droprl.errors import DropError
 
 T = TypeVar("T")
@@ -23,40 +21,11 @@ Source = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="SOURCE")]
 Folder = Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
 
 
-@dataclass(frozen=True)
-class SourceOptions:
-    """How to read the data."""
-
-    download: bool = False
-    """Fetch a Minari dataset that is not on this machine yet."""
-    env: str | None = None
-    """The Gymnasium id of the task, where the data does not say."""
-    goal: tuple[float, ...] | None = None
-    """For OGBench files, which have no rewards: the goal's coordinates."""
-    goal_radius: float | None = None
-    """How near counts as reached."""
-    action_low: tuple[float, ...] | None = None
-    """The actions' lower bounds, where the data does not say: one number, or one a dimension."""
-    action_high: tuple[float, ...] | None = None
-    """Their upper bounds."""
-
-    def load(self, source: str) -> Dataset:
-        return load_dataset(source, **self.words())
-
-    def words(self) -> dict[str, Any]:
-        """As `load_dataset` and `map_dataset` take them."""
-        bounds = {"action_low": _number_or_all(self.action_low), "action_high": _number_or_all(self.action_high)}
-        return vars(self) | bounds
-
-
-def _number_or_all(values: tuple[float, ...] | None) -> float | Sequence[float] | None:
-    return values[0] if values is not None and len(values) == 1 else values
-
-
 def parse(kind: type[T], command: str, words: Sequence[str], default: T | None = None) -> T:
-    said = io.StringIO()
+    """The options of a command from its words. A mistake becomes one line that names `--help`."""
+    printed = io.StringIO()
     try:
-        with contextlib.redirect_stderr(said):
+        with contextlib.redirect_stderr(printed):
             parsed: Any = tyro.cli(
                 kind,
                 prog=f"drop {command}",
@@ -67,16 +36,17 @@ def parse(kind: type[T], command: str, words: Sequence[str], default: T | None =
     except SystemExit as end:
         if not end.code:  # --help
             raise
-        raise DropError(f"{_one_line(said.getvalue())}: see `drop {command} --help`") from end
+        raise DropError(f"{_one_line(printed.getvalue())}: see `drop {command} --help`") from end
     except ValueError as error:
         raise DropError(f"{error}: see `drop {command} --help`") from error
     return cast(T, parsed)
 
 
 def _one_line(panel: str) -> str:
-    """What tyro complains about, under a title and in several parts: the first of them, and the options it thinks of.
+    """The first part of tyro's error message, and the options that tyro suggests.
 
-    On a terminal the panel is coloured; where the output has no box characters there is none around it.
+    tyro prints a title and several parts in a box. On a terminal they are coloured; without box characters there is no
+    box.
     """
     plain = re.sub(r"\x1b\[[0-9;]*m", "", panel)
     lines = [line.strip(" │") for line in plain.splitlines()[1:]]
@@ -92,7 +62,7 @@ def print_json(content: Any) -> None:
 
 
 def use_compilation_cache() -> None:
-    """Keep compiled programs between runs of the command line, so that resuming or evaluating again starts at once."""
+    """Keep compiled programs on the disk, so that the next command starts at once."""
     import jax
 
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -100,6 +70,6 @@ def use_compilation_cache() -> None:
         ("jax_compilation_cache_dir", str(root / "droprl" / "jax")),
         ("jax_persistent_cache_min_compile_time_secs", 0.05),
     ):
-        if name.upper() not in os.environ:  # JAX has read what is set there, and it stands
+        if name.upper() not in os.environ:  # if it is set, JAX has read it already, and it stays
             jax.config.update(name, value)
-            os.environ[name.upper()] = str(value)  # for the processes that this one starts
+            os.environ[name.upper()] = str(value)  # for processes that this one starts

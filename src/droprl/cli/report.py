@@ -27,22 +27,23 @@ Folders = Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metava
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """One self-contained HTML page: for runs of one dataset their scores, curves, sub-tasks, diagnostics and z on its
-    walk; for the folder of a suite all its tasks and methods side by side. Every table also as CSV and LaTeX."""
+    """Write one self-contained HTML page. For runs of one dataset it has their scores, curves, sub-tasks, diagnostics
+    and the walk of z. For the folder of a suite it compares all tasks and methods. All tables are also written as CSV
+    and LaTeX."""
 
     runs: Folders
-    """Run directories, evaluated before; or one folder that `drop bench` made."""
+    """Run directories that were evaluated; or one folder that `drop bench` made."""
     out: Path | None = None
-    """The page; by default report.html in the first folder."""
+    """The file of the page; by default report.html in the first folder."""
     suite: str | None = None
-    """Which suite the folder is of, where neither a suite.json in it nor its name says so: a name or a .toml file."""
+    """The suite of the folder, a name or a .toml file. Needed if neither suite.json nor the folder's name says it."""
     data: Path | None = None
-    """Of a suite that did not record its data: the folder with TASK.hdf5, to see whether the files call themselves
+    """For a suite that did not record its data: the folder with TASK.hdf5. The files say whether they are
     regenerated."""
     note: str | None = None
-    """Of a suite: what a reader must know, in place of the suite's own note."""
+    """For a suite: what a reader must know. It replaces the suite's own note."""
     episode: bool = True
-    """Of a suite: play an episode of DROP's for the picture of its embedding."""
+    """For a suite: play an episode of DROP and draw its embedding."""
 
 
 def report(words: list[str]) -> None:
@@ -53,10 +54,10 @@ def report(words: list[str]) -> None:
     command = shlex.join(["drop", "report", *words])
     page = options.out or options.runs[0] / "report.html"
     bench = _bench_of(options.runs[0], options.suite)
-    with Console(stderr=True).status("playing an episode under each rule, drawing the page …"):
+    with Console(stderr=True).status("playing an episode under each rule and drawing the page …"):
         if bench is not None:
             if len(options.runs) > 1:
-                raise DropError("one page shows one suite: give one folder, or run directories alone")
+                raise DropError("a page shows one suite: give one folder of a suite, or only run directories")
             bench = replace(bench, data=options.data, suite=bench.suite.changed(note=options.note))
             write_suite_report(build_suite_report(bench, command, episode=options.episode), page)
             as_played(bench).write_episodes()
@@ -69,7 +70,7 @@ def report(words: list[str]) -> None:
 
 
 def _bench_of(folder: Path, named: str | None) -> Bench | None:
-    """The suite of a folder: the one that is named, its own suite.json, or a ready-made one of the folder's name."""
+    """The suite of a folder: the named one, that of its suite.json, or the ready-made one with the folder's name."""
     if named is not None:
         return Bench(load_suite(named), folder)
     if (folder / "suite.json").exists():
@@ -78,12 +79,12 @@ def _bench_of(folder: Path, named: str | None) -> Bench | None:
         return None
     if folder.resolve().name in SUITES:
         return Bench(load_suite(folder.resolve().name), folder)
-    raise DropError(f"{folder}: is a suite's folder without suite.json: say which suite with --suite")
+    raise DropError(f"{folder}: is the folder of a suite but has no suite.json: say which suite with --suite")
 
 
 def _runs_of_one_dataset(paths: tuple[Path, ...]) -> list[Run]:
     runs = [Run(path) for path in paths]
     names = {run.config.data.name for run in runs}
     if len(names) > 1:
-        raise DropError(f"the runs learned from different data ({', '.join(sorted(names))}): report one dataset a page")
+        raise DropError(f"the runs learned from different data ({', '.join(sorted(names))}): make a page for each")
     return runs

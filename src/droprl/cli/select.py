@@ -13,32 +13,33 @@ from rich.console import Console
 from rich.table import Table
 
 from droprl.algorithms import DROP
-from droprl.cli.options import Source, SourceOptions, parse, use_compilation_cache
+from droprl.cli.options import Source, parse, use_compilation_cache
+from droprl.data.sources import SourceOptions
 from droprl.select import Selection
 from droprl.select import select as select_settings
 
 
 @dataclass(frozen=True)
 class SelectOptions:
-    """Choose N and K: train DROP once for each N, then ask the data, or a budget of episodes, which is best."""
+    """Choose N and K: train DROP once for each N, then choose by the data alone or by a budget of episodes."""
 
     source: Source
     """A D4RL .hdf5 file, an .npz file, a Minari id, or several joined with +."""
     out: Path
-    """A folder for the runs, one for each N, and selection.json. The same command goes on where it stopped."""
+    """A folder for the runs, one for each N, and selection.json. The same command resumes."""
     n_sub_tasks: tuple[int, ...] = (5, 10, 20, 50, 100)
-    """The N to choose from; those beyond the number of trajectories are left out. M follows: equal sizes."""
+    """The N to choose from. An N above the number of trajectories is left out. M follows from N: equal sizes."""
     ascent_steps: tuple[int, ...] = (5,)
-    """The K to choose from; they need no training of their own."""
+    """The K to choose from. A K needs no training of its own."""
     budget: int = 0
-    """Episodes that may be played, all together. 0 plays none and trusts fitted Q evaluation; otherwise the paper's
-    way: the fitting loss keeps the four best N, and the episodes choose among them."""
+    """How many episodes may be played in total. With 0, fitted Q evaluation chooses. Otherwise the paper's way: the
+    fitting loss keeps the four best N, and the episodes choose among these."""
     preset: Literal["paper", "small"] = "paper"
     """paper: the paper's sizes. small: for CPUs."""
     steps: int = 20_000
     """Updates of each run."""
     seeds: int = 1
-    """Seeds of each run; the paper selects with one."""
+    """Seeds of each run; the paper uses one."""
     reading: SourceOptions = field(default_factory=SourceOptions)
 
 
@@ -66,7 +67,7 @@ def select(words: list[str]) -> None:
 
 
 def selection_table(selection: Selection) -> Table:
-    """`estimate` is a discounted return, by fitted Q evaluation; `played` the mean return of the episodes."""
+    """`estimate` is the discounted return by fitted Q evaluation, `played` the mean return of the episodes."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for heading in ("", "N", "M", "K", "fitting loss", "kept", "estimate", "played", "episodes"):
         table.add_column(heading, justify="right", no_wrap=True)

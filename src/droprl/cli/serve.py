@@ -20,32 +20,32 @@ MOST_ROWS = 4096
 
 @dataclass(frozen=True)
 class ServeOptions:
-    """Answer over HTTP with a policy's actions, and show on a page how it adapts as it acts.
+    """Serve a policy's actions over HTTP, and show on a page how the policy adapts while it acts.
 
-    POST /act takes one observation or a list of them; / is the live page, /docs lists the rest.
+    POST /act takes one observation or a list of them. The live page is at /, and /docs lists everything else.
     """
 
     policy: Annotated[Folder, tyro.conf.arg(metavar="POLICY")]
     """A policy folder (`drop export`) or the folder of a run."""
     adaptation: AdaptationOptions = field(default_factory=AdaptationOptions)
     seed: int | None = None
-    """Of a run, which seed; by default the first."""
+    """For a run: which seed; by default the first."""
     host: str = "127.0.0.1"
-    """The address to listen on. Any other than this machine's own needs a token."""
+    """The address to listen on. An address that other machines can reach needs a token."""
     port: int = 8000
     """The port; 0 takes a free one."""
     token: str | None = None
-    """What clients must send as `Authorization: Bearer TOKEN`. Better in the variable DROP_TOKEN, which no list of
-    processes shows. A browser asks for it as a password."""
+    """What clients must send as `Authorization: Bearer TOKEN`. Better set the variable DROP_TOKEN, which lists of
+    processes do not show. A browser asks for the token as a password."""
     env: str | None = None
-    """The Gymnasium id of the task on the live page, where the data did not say."""
+    """The Gymnasium id of the task on the live page, if the data did not name it."""
     most_rows: int = 256
-    """Observations in one request, and in one call of the policy: a power of two."""
+    """The most observations in one request and in one call of the policy: a power of two."""
     one_by_one: bool = False
-    """Work through a batch row by row: answers are then bit for bit what the policy gives alone, whoever else asks.
-    Slower where the networks are large."""
+    """Compute a batch row by row. An observation then gets the same bits, whoever else asks at the same time. Slower
+    for large networks."""
     most_sessions: int = 1000
-    """Sessions open at once; they may have 16,384 episodes together, or as many as sessions."""
+    """Sessions open at once. Together they may have 16,384 episodes, or one for each session if that is more."""
     session_idle: float = 600.0
     """Seconds after which an unused session is forgotten."""
 
@@ -74,20 +74,20 @@ def serve(words: list[str]) -> None:
     try:
         server.run()
     except SystemExit as end:  # uvicorn has said why
-        raise DropError(f"{options.host}:{options.port}: cannot be listened on: choose another --port") from end
+        raise DropError(f"{options.host}:{options.port}: cannot listen there: choose another --port") from end
     finally:
         service.close()
     if not server.drained:
-        raise DropError("ended before every request under way was answered")
-    print("drained: every request under way was answered", flush=True)
+        raise DropError("stopped before every request was answered")
+    print("drained: every request was answered", flush=True)
 
 
 def _check(options: ServeOptions) -> None:
     if not 1 <= options.most_rows <= MOST_ROWS or options.most_rows & (options.most_rows - 1):
-        raise DropError(f"--most-rows is {options.most_rows}: it must be a power of two, {MOST_ROWS} at most")
+        raise DropError(f"--most-rows is {options.most_rows}: it must be a power of two, at most {MOST_ROWS}")
     if not 0 <= options.port <= 65535:
         raise DropError(f"--port is {options.port}: it must be from 0 to 65535")
     require(options, "at least 1", "most_sessions")
     require(options, "above 0", "session_idle")
     if not math.isfinite(options.session_idle):
-        raise DropError(f"--session-idle is {options.session_idle}: it must end: give seconds")
+        raise DropError(f"--session-idle is {options.session_idle}: give a finite number of seconds")

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 import tyro
 
 from droprl.algorithms import ALGORITHMS
-from droprl.cli.options import Source, SourceOptions, parse, use_compilation_cache
+from droprl.cli.options import Source, parse, use_compilation_cache
 from droprl.compiler import on_accelerator
+from droprl.data.sources import SourceOptions
 from droprl.errors import DropError
 from droprl.train import Run, default_out, fit
 
@@ -31,17 +32,17 @@ class Train(Generic[A]):
     """A D4RL .hdf5 file, an .npz file, a Minari id, several joined with +, or a folder of `drop data map`."""
     settings: A
     algo: Algo = "drop"
-    """Which algorithm; the options further down are its own."""
+    """Which algorithm. The options under 'settings' are its own."""
     preset: Preset = "paper"
     """paper: the paper's sizes. small: for CPUs."""
     seeds: int = 1
-    """How many seeds, trained side by side: 0, 1, …"""
+    """How many seeds (0, 1, …); they train side by side."""
     steps: int = 100_000
-    """Updates."""
+    """How many updates."""
     out: Path | None = None
     """The run directory; by default runs/DATASET/ALGO."""
     checkpoint_every: int | None = None
-    """Updates between checkpoints, of which the last six are kept; by default a twentieth of the steps."""
+    """Updates between checkpoints, by default a twentieth of the steps. The last six checkpoints are kept."""
     log_every: int | None = None
     """Updates between lines of metrics.jsonl; by default a hundredth of the steps."""
     reading: SourceOptions = field(default_factory=SourceOptions)
@@ -59,7 +60,7 @@ def train(words: list[str]) -> None:
     dataset = options.reading.load(options.source)
     path = options.out or default_out(dataset, options.settings)
     if preset == "paper" and not on_accelerator():
-        print("drop: no accelerator found; `--preset small` trains in minutes on a CPU", file=sys.stderr)
+        print("drop: no accelerator found: on a CPU, `--preset small` trains in minutes", file=sys.stderr)
     already = (path / "config.json").exists() and Run(path).finished
     run = fit(
         dataset,
@@ -76,7 +77,7 @@ def train(words: list[str]) -> None:
 
 
 def _choice(words: list[str], option: str, default: str, choices: list[str]) -> str:
-    """The value of an option that decides which other options there are."""
+    """The value of an option on which the other options depend."""
     chosen = default
     for i, word in enumerate(words):
         if word == option and i + 1 < len(words):

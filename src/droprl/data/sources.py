@@ -30,13 +30,30 @@ _KINDS = (
 
 
 @dataclasses.dataclass(frozen=True)
-class _Options:
-    download: bool
-    goal: Sequence[float] | None
-    goal_radius: float | None
-    action_low: Bound
-    action_high: Bound
-    env: str | None
+class SourceOptions:
+    """How to read the data."""
+
+    download: bool = False
+    """Fetch a Minari dataset that is not on this machine yet."""
+    env: str | None = None
+    """The Gymnasium id of the task, if the data does not name it."""
+    goal: Sequence[float] | None = None
+    """For OGBench files, which have no rewards: the goal's coordinates."""
+    goal_radius: float | None = None
+    """The goal counts as reached within this distance."""
+    action_low: float | Sequence[float] | None = None
+    """The actions' lower bounds, if the data does not give them: one number, or one for each dimension."""
+    action_high: float | Sequence[float] | None = None
+    """The actions' upper bounds, likewise."""
+
+    def load(self, source: str | os.PathLike[str]) -> Dataset:
+        text = os.fspath(source)
+        parts = [text] if "+" not in text or _exists(text) else text.split("+")
+        if not all(part.strip() for part in parts):
+            raise fault(text, "a part before or after + is empty", f"join {_KINDS}")
+        loaded = [_load_one(part if len(parts) == 1 else part.strip(), self) for part in parts]
+        dataset = loaded[0] if len(loaded) == 1 else join_datasets(loaded)
+        return _with_task(dataset)
 
 
 def load_dataset(
@@ -54,43 +71,33 @@ def load_dataset(
     Give `env`, `action_low` and `action_high` to overrule what the source says. The source overrules what is known of
     the task by the dataset's name. `goal` and `goal_radius` make a task of an OGBench file, which has no rewards.
     """
-    options = _Options(download, goal, goal_radius, action_low, action_high, env)
-    text = os.fspath(source)
-    parts = [text] if "+" not in text or _exists(text) else text.split("+")
-    if not all(part.strip() for part in parts):
-        raise fault(text, "a part before or after + is empty", f"join {_KINDS}")
-    loaded = [_load_one(part if len(parts) == 1 else part.strip(), options) for part in parts]
-    dataset = loaded[0] if len(loaded) == 1 else join_datasets(loaded)
-    return _with_task(dataset)
+    bounds: dict[str, Any] = {"action_low": action_low, "action_high": action_high}
+    return SourceOptions(download=download, env=env, goal=goal, goal_radius=goal_radius, **bounds).load(source)
 
 
 def map_dataset(
     source: str | os.PathLike[str],
     out: str | os.PathLike[str],
     *,
-    download: bool = False,
-    goal: Sequence[float] | None = None,
-    goal_radius: float | None = None,
-    action_low: Bound = None,
-    action_high: Bound = None,
-    env: str | None = None,
     progress: Progress = lambda done, total: None,
+    **options: Any,
 ) -> Dataset:
     """Check a dataset and write it to `out`, as a folder of columns that `load_dataset` opens in place.
 
     This is for data larger than memory. A D4RL file, or a folder with D4RL's keys as `.npy` files, goes through memory
-    a part at a time. Other sources are read whole.
+    a part at a time. Other sources are read whole. `options` are the keywords of `load_dataset`.
     """
+    reading = SourceOptions(**options)
     text, path = os.fspath(source), _path(os.fspath(source))
-    bounds: dict[str, Any] = {"action_low": action_low, "action_high": action_high}
-    if goal is None and path.suffix.lower() in HDF5_SUFFIXES and ("+" not in text or _exists(text)):
-        with opened_d4rl(path, env=env, **bounds) as (columns, known):
-            return _with_task(write_on_disk(columns, Path(out), text, **known, progress=progress))
-    if goal is None and _exists(text) and is_on_disk(path) and not (path / DESCRIPTION).exists():
+    known: dict[str, Any] = {name: getattr(reading, name) for name in ("env", "action_low", "action_high")}
+    if reading.goal is None and path.suffix.lower() in HDF5_SUFFIXES and ("+" not in text or _exists(text)):
+        with opened_d4rl(path, **known) as (columns, facts):
+            return _with_task(write_on_disk(columns, Path(out), text, **facts, progress=progress))
+    if reading.goal is None and _exists(text) and is_on_disk(path) and not (path / DESCRIPTION).exists():
         with opened_columns(path) as arrays:
-            named = write_on_disk(arrays, Path(out), text, name=path.name, env=env, **bounds, progress=progress)
+            named = write_on_disk(arrays, Path(out), text, name=path.name, **known, progress=progress)
             return _with_task(named)
-    dataset = load_dataset(text, download=download, goal=goal, goal_radius=goal_radius, **bounds, env=env)
+    dataset = reading.load(text)
     return write_on_disk(
         {key: column for key in (*REQUIRED_KEYS, *OPTIONAL_KEYS) if (column := getattr(dataset, key)) is not None},
         Path(out),
@@ -156,7 +163,7 @@ def joined_name(names: Sequence[str]) -> str:
     return "+".join(names)
 
 
-def _load_one(source: str, options: _Options) -> Dataset:
+def _load_one(source: str, options: SourceOptions) -> Dataset:
     path = _path(source)
     suffix = path.suffix.lower()
     is_npz = suffix == ".npz"

@@ -78,9 +78,11 @@ def translate_policy(policy: LoadedPolicy, path: str | Path) -> Translated:
     file = Path(path)
     if file.is_dir():
         raise DropError(f"{file}: is a folder: give the name of a file")
-    name, reason = policy.algorithm.name, policy.algorithm.card.no_export
-    if reason:
-        raise DropError(f"a policy of {name} cannot become an ONNX file: {reason}")
+    if why := policy.algorithm.card.no_export:
+        raise DropError(
+            f"{policy.algorithm.name}: its policy cannot be an ONNX file ({why}): save it as a folder for droprl with "
+            "--out FOLDER"
+        )
     program = program_of(policy)
     content = to_onnx(program, metadata(policy, program))
     return Translated(file, content, program, _compared(policy, program, content))

@@ -1,4 +1,4 @@
-"""From rollouts to scores, intervals and tables."""
+"""From rollouts to scores, intervals and aggregates."""
 
 from droprl.evaluation.evaluation import EVALUATION_SEED, Evaluation, evaluate, load_evaluations
 

@@ -1,4 +1,4 @@
-"""`evaluate`: a run's policies played in the task, and every episode's return kept."""
+"""`evaluate` plays the policies of a run in the task and keeps the return of every episode."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from droprl.rollout import EnvMaker, Rollout, env_maker, rollouts, seconds_per_a
 from droprl.train.checkpoints import KEEP
 from droprl.train.run import Run
 
-Protocol = Literal["last", "paper"]
+PlayedCheckpoints = Literal["last", "paper"]  # which checkpoints an evaluation plays: the last, or the last six
 EVALUATION_SEED = 10_000  # the environments' seeds begin here, the same for every method
 
 
 @dataclass(frozen=True)
-class Episodes:
-    """What one policy (a seed at a checkpoint) earned."""
+class CheckpointEpisodes:
+    """The episodes that one seed's policy played at one checkpoint."""
 
     seed: int
     """The training seed."""
@@ -50,7 +50,7 @@ class Episodes:
 
     @property
     def values(self) -> list[float]:
-        """Every episode's score, or return where there is no score."""
+        """Every episode's score, or its return if there is no score."""
         return self.returns if self.scores is None else self.scores
 
 
@@ -71,8 +71,8 @@ class Evaluation:
     env: str
     """The task that was played."""
     protocol: str
-    """last or paper."""
-    results: list[Episodes]
+    """Which checkpoints were played: last or paper, see `PlayedCheckpoints`."""
+    results: list[CheckpointEpisodes]
     """The episodes of every seed and checkpoint."""
     unit: str
     """What the values are: D4RL-normalised scores, or returns."""
@@ -97,7 +97,7 @@ class Evaluation:
 
     @property
     def values(self) -> list[float]:
-        """Every episode's score, or return where there is no score."""
+        """Every episode's score, or its return if there is no score."""
         return [value for result in self.results for value in result.values]
 
     def to_json(self) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def evaluate(
     run: Run | LoadedPolicy | str | Path,
     *,
     episodes: int = 10,
-    protocol: Protocol = "last",
+    protocol: PlayedCheckpoints = "last",
     env: str | EnvMaker | None = None,
     seed: int = EVALUATION_SEED,
     n_envs: int = 10,
@@ -124,8 +124,8 @@ def evaluate(
         raise DropError(f"episodes is {episodes}: play at least one")
     if n_envs < 1:
         raise DropError(f"n_envs is {n_envs}: play at least one episode at a time")
-    if protocol not in get_args(Protocol):
-        raise DropError(f"there is no protocol {protocol!r}: choose one of {', '.join(get_args(Protocol))}")
+    if protocol not in get_args(PlayedCheckpoints):
+        raise DropError(f"there is no protocol {protocol!r}: choose one of {', '.join(get_args(PlayedCheckpoints))}")
     policies, home = _policies(run, protocol, adaptation)
     origin = policies[0].origin
     make, env_name = task_of(origin, env)
@@ -143,7 +143,7 @@ def evaluate(
 
 
 def task_of(origin: Origin, env: str | EnvMaker | None) -> tuple[EnvMaker, str]:
-    """How to make the task that a policy is to play, and its name: that of its data unless another is given."""
+    """How to make the task to play, and its name: the task of the policy's data, unless `env` names another."""
     chosen = env if env is not None else origin.env
     if chosen is None:
         raise DropError(f"{origin.dataset}: no task is known for this data: give its Gymnasium id with --env")
@@ -153,22 +153,22 @@ def task_of(origin: Origin, env: str | EnvMaker | None) -> tuple[EnvMaker, str]:
 
 
 def _policies(
-    played: Run | LoadedPolicy | str | Path, protocol: Protocol, adaptation: dict[str, Any]
+    played: Run | LoadedPolicy | str | Path, protocol: PlayedCheckpoints, adaptation: dict[str, Any]
 ) -> tuple[list[LoadedPolicy], Run | None]:
-    """All that is to be played, and the run it belongs to, if any."""
+    """All policies to play, and the run that they belong to, if any."""
     if isinstance(played, LoadedPolicy) or (not isinstance(played, Run) and (Path(played) / "policy.json").exists()):
         if protocol == "paper":
-            raise DropError(f"{played}: is a policy, of one checkpoint: the paper's protocol needs the run")
+            raise DropError(f"{played}: is a policy of one checkpoint: give the run, which the paper's protocol needs")
         if not isinstance(played, LoadedPolicy):
             return [load_policy(played, **adaptation)], None
         if adaptation:
-            raise DropError(f"{', '.join(adaptation)}: say this to load_policy, which made the policy")
+            raise DropError(f"{', '.join(adaptation)}: give this to load_policy, not to evaluate")
         return [played], None
     run = played if isinstance(played, Run) else Run(played)
     checkpoints = [c for c in run.checkpoints() if c.scheduled or protocol == "last"]
     if protocol == "paper" and len(checkpoints) < KEEP:
         raise DropError(
-            f"{run.path}: has {len(checkpoints)} checkpoints and the paper's protocol takes the last {KEEP}: "
+            f"{run.path}: has {len(checkpoints)} checkpoints and the paper's protocol plays the last {KEEP}: "
             "train in another --out, longer or with a smaller --checkpoint-every"
         )
     if not checkpoints:
@@ -179,7 +179,7 @@ def _policies(
 
 def _play(
     policies: list[LoadedPolicy], make: EnvMaker, episodes: int, seed: int, n_envs: int, show: bool
-) -> list[Episodes]:
+) -> list[CheckpointEpisodes]:
     console = Console(file=sys.stderr, quiet=not show)
     columns = (TextColumn("[bold]{task.description}"), BarColumn(bar_width=24), TextColumn("{task.completed} episodes"))
     played = []
@@ -197,27 +197,29 @@ def _play(
         def on_step(done: int) -> None:
             bar.update(task, completed=episodes * len(results) + done)
 
-        # An accelerator plays them all at once; for a CPU a larger batch is only more work at a time.
+        # An accelerator plays all policies at once. On a CPU a larger batch is only more work at a time.
         size = len(policies) if on_accelerator() else 1
         for first in range(0, len(policies), size):
             some = policies[first : first + size]
             results += rollouts(some, make, episodes, seed=seed, n_envs=n_envs, on_step=on_step)
         for policy, result in zip(policies, results, strict=True):
             if not np.isfinite(result.returns).all():
-                raise DropError(f"{policy.origin.dataset}: the task paid a return that is not a number: check --env")
+                raise DropError(f"{policy.origin.dataset}: the task paid a return that is NaN or infinite: check --env")
             score_range = policy.origin.score_range
             scores = None if score_range is None else normalized_scores(np.array(result.returns), score_range).tolist()
             origin = policy.origin
-            played.append(Episodes(origin.seed, origin.step, result.returns, result.lengths, scores, result.guarded))
+            played.append(
+                CheckpointEpisodes(origin.seed, origin.step, result.returns, result.lengths, scores, result.guarded)
+            )
     return played
 
 
 def _summary(
     policies: list[LoadedPolicy],
-    results: list[Episodes],
+    results: list[CheckpointEpisodes],
     seconds: float,
     env: str,
-    protocol: Protocol,
+    protocol: PlayedCheckpoints,
     changed: dict[str, Any],
 ) -> Evaluation:
     policy = policies[0]
@@ -246,25 +248,25 @@ def _summary(
     )
 
 
-def _guarded_share(results: list[Episodes]) -> float | None:
+def _guarded_share(results: list[CheckpointEpisodes]) -> float | None:
     counts = [count for r in results for count in r.guarded or ()]
     return sum(counts) / sum(length for r in results for length in r.lengths) if counts else None
 
 
-def _file_name(policy: LoadedPolicy, protocol: Protocol, changed: dict[str, Any]) -> str:
+def _file_name(policy: LoadedPolicy, protocol: PlayedCheckpoints, changed: dict[str, Any]) -> str:
     settings = (f"{name}={value}" for name, value in sorted(changed.items()))
     rule = policy.traits.rule or policy.algorithm.name
     return re.sub(r"[^-.=\w]+", "-", " ".join((rule, protocol, *settings)))  # an env id has a slash
 
 
 def _place(run: Run, name: str) -> AbstractContextManager[None]:
-    """Where the result will be, made and held: better to fail now than with nowhere to put it. Other evaluations of the
-    run may be played at the same time, the same one may not."""
+    """Make and lock the place of the result before anything is played, so that an error comes early. Two processes may
+    play different evaluations of a run at the same time, but not the same one."""
     return locked(run.evaluation_folder, f".{name}.lock", "playing the same episodes")
 
 
 def load_evaluations(run: Run) -> list[Evaluation]:
-    """The evaluations that were written for a run, in the order of the rules."""
+    """The evaluations in a run's folder, in the order of the rules."""
     paths = [p for p in sorted(run.evaluation_folder.glob("*.json")) if not p.name.startswith(TEMPORARY)]
     found = [_from_json(read_json(path), path) for path in paths]
     order = (None, *get_args(InferenceRule))
@@ -273,7 +275,7 @@ def load_evaluations(run: Run) -> list[Evaluation]:
 
 def _from_json(content: Any, where: Path) -> Evaluation:
     try:
-        results = [Episodes(**r) for r in content["results"]]
+        results = [CheckpointEpisodes(**r) for r in content["results"]]
         low, high = content["interval"]
         return Evaluation(**content | {"results": results, "interval": (low, high)})
     except (KeyError, TypeError, ValueError) as error:

@@ -1,8 +1,8 @@
-"""The interquartile mean and its bootstrap interval: few runs, heavy tails, honest error bars.
+"""The interquartile mean and its bootstrap interval: honest error bars for few runs and heavy tails.
 
-Over several tasks as rliable has it (Agarwal et al. 2021): a run is one training seed, the mean over its episodes, and
-the runs of each task are drawn by themselves, because the tasks were chosen and the seeds were not. Values and
-intervals agree with rliable's: benchmarks/peers/rliable_check.py.
+Aggregates over several tasks follow rliable (Agarwal et al. 2021). A run is one training seed: the mean over its
+episodes. The bootstrap draws the runs of each task separately, because the tasks were chosen and the seeds were not.
+Values and intervals agree with those of rliable: benchmarks/peers/rliable_check.py.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from droprl.errors import DropError
 
 REPLICATES = 2_000
 Statistic = Callable[[np.ndarray], np.ndarray]
-Runs = np.ndarray | Sequence[np.ndarray | Sequence[float]]  # one list a task, one value a run
+Runs = np.ndarray | Sequence[np.ndarray | Sequence[float]]  # one list for each task, one value for each run
 Aggregate = Literal["iqm", "median", "mean", "optimality_gap"]
 EXPERT = 100.0  # D4RL's scale: 0 is a random policy, 100 the reference expert
 
@@ -31,7 +31,7 @@ class Estimate(NamedTuple):
 
 
 class Profile(NamedTuple):
-    """At every threshold the share of runs above it, and the two ends of its interval."""
+    """For each threshold the share of runs above it, and the two ends of its interval."""
 
     thresholds: np.ndarray
     value: np.ndarray
@@ -40,7 +40,7 @@ class Profile(NamedTuple):
 
 
 def iqm(values: np.ndarray) -> np.ndarray:
-    """The mean of the middle half of the last axis, as rliable has it: at each end a quarter is cut, rounded down."""
+    """The mean of the middle half of the last axis, as in rliable: a quarter, rounded down, is cut at each end."""
     cut = values.shape[-1] // 4
     return np.sort(values, axis=-1)[..., cut : values.shape[-1] - cut].mean(axis=-1)
 
@@ -50,9 +50,9 @@ def bootstrap_interval(
 ) -> tuple[float, float]:
     """Percentile interval for a statistic of all values; a group holds one training seed's episodes.
 
-    Seeds are resampled, and so are episodes, the same for every seed: a seed's episodes share its weights, and the
-    k-th episode of every seed shares its start. Drawing each value by itself would claim more than was measured. With
-    one seed only the episodes are drawn: the interval then says nothing of other seeds.
+    The bootstrap draws seeds, and it draws episodes, the same ones for every seed: the episodes of a seed share its
+    weights, and the k-th episodes of all seeds share their start. To draw each value alone would claim more than was
+    measured. With one seed only the episodes are drawn: the interval then says nothing about other seeds.
     """
     shortest = min(len(group) for group in groups)
     table = np.stack([np.asarray(group, dtype=np.float64)[:shortest] for group in groups])
@@ -76,17 +76,18 @@ def aggregate(
 ) -> Estimate:
     """One number for all tasks, with the percentile interval of the bootstrap stratified over tasks.
 
-    `iqm` is of all runs of all tasks together; `mean` and `median` are over the tasks, of each task's mean over its
-    runs; `optimality_gap` is how far runs stay below the `target` γ on average, where more than γ counts as γ: the
-    lower the better.
+    `iqm` is over all runs of all tasks together. `mean` and `median` are over the tasks, from each task's mean over its
+    runs. `optimality_gap` is the mean distance of the runs below the `target` γ; a run above γ counts as γ. A lower
+    gap is better.
 
-    Every task must have equally many runs, or one would count for more than another. Drawing n runs from n makes the
-    interval √((n − 1) / n) as long as it should be: about a tenth too short at five seeds.
+    Every task must have the same number of runs, so that all tasks count alike. A draw of n runs from n makes the
+    interval too short, by the factor √((n − 1) / n): about a tenth at five seeds.
     """
     table = _checked(tasks)
     if len({len(runs) for runs in table}) > 1:
         raise DropError(
-            f"tasks with {_listed(len(runs) for runs in table)} runs: they count alike only with equally many each"
+            f"tasks with {_listed(len(runs) for runs in table)} runs: give every task the same number, so that all "
+            "count alike"
         )
     scores = np.stack(table)
     drawn = np.random.default_rng(seed).integers(0, scores.shape[1], (replicates, *scores.shape))
@@ -95,7 +96,7 @@ def aggregate(
 
 
 def _aggregates(scores: np.ndarray, statistic: Aggregate, target: float) -> np.ndarray:
-    """Of the last two axes, which are tasks and runs."""
+    """The statistic over the last two axes, which are tasks and runs."""
     match statistic:
         case "iqm":
             return iqm(scores.reshape(*scores.shape[:-2], -1))
@@ -117,14 +118,14 @@ def performance_profile(
     replicates: int = REPLICATES,
     seed: int = 0,
 ) -> Profile:
-    """At every score τ the share of runs that lie above it, the mean over the tasks: rliable's run-score distribution.
+    """For each score τ the share of runs above it, the mean over the tasks: rliable's run-score distribution.
 
-    The band is pointwise: each threshold's interval by itself holds its truth as often as `level` says, all of them
-    together less often. Where all runs lie on one side of τ it has no width.
+    The band is pointwise: the interval at one threshold covers the truth as often as `level` says, all intervals
+    together less often. If all runs lie on one side of τ, the interval has no width.
     """
     table, at = _checked(tasks), np.asarray(thresholds, dtype=np.float64)
     if at.ndim != 1 or not at.size or not np.isfinite(at).all():
-        raise DropError("thresholds are a list of finite scores: give at least one")
+        raise DropError("thresholds must be finite scores: give a list of at least one")
     rng = np.random.default_rng(seed)
     value, resampled = np.zeros(at.size), np.zeros((replicates, at.size))
     for runs in table:
@@ -138,10 +139,10 @@ def performance_profile(
 def probability_of_improvement(
     x: Runs, y: Runs, *, level: float = 0.95, replicates: int = REPLICATES, seed: int = 0
 ) -> Estimate:
-    """How likely a run of x is to beat one of y on the same task, a tie counting half; the mean over the tasks.
+    """How likely a run of x beats a run of y on the same task; a tie counts half. The mean over the tasks.
 
-    For each task this is Mann and Whitney's U as a share of all pairs. The interval draws the runs of every task, of x
-    and of y each by themselves; where every run of x beats every run of y it has no width, however few they are.
+    For each task this is Mann and Whitney's U as a share of all pairs. The interval draws the runs of each task, those
+    of x and those of y separately. If every run of x beats every run of y, it has no width, even for few runs.
     """
     tasks_x, tasks_y = _checked(x), _checked(y)
     if len(tasks_x) != len(tasks_y):
@@ -151,8 +152,8 @@ def probability_of_improvement(
     for of_x, of_y in zip(tasks_x, tasks_y, strict=True):
         wins = (1 + np.sign(of_x[:, None] - of_y[None, :])) / 2
         values.append(wins.mean())
-        # A draw with replacement is a weight for each run, so that no pair is compared twice.
-        drawn_x, drawn_y = (_drawn(rng, len(of), replicates) for of in (of_x, of_y))
+        # A draw with replacement gives each run a weight, so that each pair is compared only once.
+        drawn_x, drawn_y = (_drawn(rng, len(runs), replicates) for runs in (of_x, of_y))
         resampled += np.sum((drawn_x @ wins) * drawn_y, axis=1) / wins.size
     return Estimate(float(np.mean(values)), *_percentiles(resampled / len(values), level))
 
@@ -160,10 +161,10 @@ def probability_of_improvement(
 def pairwise_improvement(
     methods: Mapping[str, Runs], *, level: float = 0.95, replicates: int = REPLICATES, seed: int = 0
 ) -> dict[tuple[str, str], Estimate]:
-    """For every ordered pair (x, y) of different methods, how likely a run of x is to beat one of y.
+    """For every ordered pair (x, y) of different methods, how likely a run of x beats a run of y.
 
-    (y, x) is exactly the rest of (x, y), in its interval too. The intervals are not widened for their number: among
-    twenty pairs without a difference, one is expected to leave out 0.5.
+    (y, x) is exactly 1 minus (x, y), also its interval. The intervals are not corrected for the number of pairs: among
+    twenty pairs without a difference, one interval is expected to miss 0.5.
     """
     found = {}
     for x, y in combinations(methods, 2):
@@ -173,19 +174,20 @@ def pairwise_improvement(
 
 
 def standard_error(runs: np.ndarray) -> float:
-    """Of the mean of runs; a run alone has none."""
+    """The standard error of the mean over runs; 0 for a single run."""
     return float(runs.std(ddof=1) / np.sqrt(len(runs))) if len(runs) > 1 else 0.0
 
 
 def _drawn(rng: np.random.Generator, runs: int, replicates: int) -> np.ndarray:
-    """(replicates, runs): how often each run was drawn; counts, because shares would not add up to exactly one."""
+    """(replicates, runs): how often each run was drawn. Counts, because shares would not sum to exactly one."""
     return rng.multinomial(runs, np.full(runs, 1 / runs), replicates).astype(np.float64)
 
 
 def _checked(tasks: Runs) -> list[np.ndarray]:
     table = [np.asarray(runs, dtype=np.float64) for runs in tasks]
     if not table or any(runs.ndim != 1 or not runs.size for runs in table):
-        raise DropError(f"runs of shape {_listed(runs.shape for runs in table) or 'none'}: one list a task, none empty")
+        shapes = _listed(runs.shape for runs in table) or "none"
+        raise DropError(f"runs of shape {shapes}: give one list for each task, none of them empty")
     if not all(np.isfinite(runs).all() for runs in table):
         raise DropError("a run's score is not finite: leave out the task, or find out why the run diverged")
     return table

@@ -1,1 +1,1 @@
-"""Files below everything: sealed JSON, whole-or-absent writing, locks, settings from a dict."""
+"""What everything else needs to read and write files: sealed JSON, whole files, locks, settings from a dict."""

@@ -1,4 +1,4 @@
-"""Folders that one process at a time may work in."""
+"""Locks, so that only one process at a time works in a folder."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from droprl.errors import DropError
 
 @contextmanager
 def locked(path: Path, file_name: str = ".lock", work: str = "training", passing: bool = False) -> Iterator[None]:
-    """Make and hold the run directory, or with another `file_name` one part of it. The lock ends with the process,
-    however it ends; a `passing` one leaves no file behind."""
+    """Make the folder and hold its lock; another `file_name` locks only one part of the folder. The lock ends with the
+    process, even if it is killed. A `passing` lock removes its file."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -31,7 +31,7 @@ def locked(path: Path, file_name: str = ".lock", work: str = "training", passing
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if not os.path.samestat(os.fstat(file.fileno()), os.stat(path / file_name)):
-                raise BlockingIOError  # its last holder has just taken it away, and another may have come
+                raise BlockingIOError  # its last holder removed the file, and another process may hold a new one
         except (BlockingIOError, FileNotFoundError):
             raise DropError(f"{path}: another process is {work} here: wait for it, or work in another folder") from None
         except OSError as error:

@@ -1,4 +1,4 @@
-"""JSON that holds its own checksum: what describes a run, a checkpoint, a policy or a dataset is this or is refused."""
+"""JSON with a checksum of its own, for files that describe a run, a checkpoint, a policy or a dataset."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from droprl.errors import DropError, reason
 
 FORMAT = 2  # of sealed files; format 1 had no seal
 RESTORE = "restore the file or train again"
-MOST_BYTES = 16 * 2**20  # of a JSON file: ours have some kilobytes, and a stranger's may not fill the memory
-_BLANK = "0" * 64  # stands where the seal will be while it is computed
+MOST_BYTES = 16 * 2**20  # of a JSON file: ours have a few kilobytes, and a stranger's file must not fill the memory
+_BLANK = "0" * 64  # in place of the seal while the seal is computed
 
 
 def digest(content: bytes) -> str:
@@ -21,13 +21,13 @@ def digest(content: bytes) -> str:
 
 
 def sealed(content: dict[str, Any]) -> bytes:
-    """JSON that holds the checksum of all its other bytes: no changed bit passes for a setting."""
+    """JSON that holds the checksum of all its other bytes, so that any changed bit is noticed."""
     blank = json.dumps({"format": FORMAT, "seal": _BLANK, **content}, indent=2, allow_nan=False).encode() + b"\n"
     return blank.replace(_BLANK.encode(), digest(blank).encode(), 1)
 
 
 def read_sealed(path: Path, remedy: str = RESTORE) -> dict[str, Any]:
-    """What `sealed` made, if it is still that. Files of format 1, which had no seal, are taken as they are."""
+    """The content that `sealed` wrote; a changed file is refused. Format 1 has no seal and is not checked."""
     raw, content = _read(path, remedy)
     if not isinstance(content, dict):
         raise DropError(f"{path}: is damaged (it holds no settings): {remedy}")
@@ -46,21 +46,21 @@ def read_json(path: Path) -> Any:
 
 
 def _read(path: Path, remedy: str) -> tuple[bytes, Any]:
-    """The bytes, and what they say."""
+    """The bytes of the file, and its JSON content."""
     try:
         check_size(path, MOST_BYTES, remedy)
         raw = path.read_bytes()
         return raw, json.loads(raw.decode("utf-8"))
     except FileNotFoundError:
         raise DropError(f"{path}: not found: is this a run or policy folder?") from None
-    except (OSError, ValueError, RecursionError, MemoryError) as error:  # a number of 5,000 digits is a ValueError too
+    except (OSError, ValueError, RecursionError, MemoryError) as error:  # ValueError: also a number of 5,000 digits
         raise DropError(f"{path}: cannot be read ({reason(error)}): {remedy}") from error
 
 
 def check_size(path: Path, most: int, remedy: str) -> None:
-    """Refuse, before a byte is read, a file that is larger than it can be, and what is no file: a pipe has no end."""
+    """Refuse, before a byte is read, a file that is too large or not a regular file: a pipe may never end."""
     found = path.stat()
     if not stat.S_ISREG(found.st_mode):
-        raise DropError(f"{path}: cannot be read (it is no regular file): {remedy}")
+        raise DropError(f"{path}: cannot be read (it is not a regular file): {remedy}")
     if found.st_size > most:
-        raise DropError(f"{path}: is damaged ({found.st_size:,} bytes, and {most:,} at most belong there): {remedy}")
+        raise DropError(f"{path}: is damaged ({found.st_size:,} bytes instead of at most {most:,}): {remedy}")

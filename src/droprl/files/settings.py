@@ -1,4 +1,4 @@
-"""Frozen dataclasses from what JSON made of them: every value is of its field's type, or is refused by name."""
+"""Frozen dataclasses from JSON. A value that does not have its field's type is refused by the field's name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def from_dict(kind: type[T], content: Any, where: str, remedy: str = RESTORE) -> T:
-    """A dataclass from what `asdict` and JSON made of it; every value must be of its field's type."""
+    """A dataclass from the dict that `asdict` and JSON made of it. Every value must have its field's type."""
     if not isinstance(content, dict):
         raise DropError(f"{where}: holds no {kind.__name__}: {remedy}")
     hints = typing.get_type_hints(kind)
@@ -26,11 +26,12 @@ def from_dict(kind: type[T], content: Any, where: str, remedy: str = RESTORE) ->
             raise DropError(f"{where}: {kind.__name__} has no field {name!r}: was it written by a newer version?")
     try:
         return kind(**{name: checked_value(hints[name], value, name, where, remedy) for name, value in content.items()})
-    except (TypeError, ValueError, OverflowError) as error:  # a whole number may be too large for a float
+    except (TypeError, ValueError, OverflowError) as error:  # OverflowError: a whole number too large for a float
         raise DropError(f"{where}: {error}: {remedy}") from error
 
 
 def checked_value(hint: Any, value: Any, name: str, where: str, remedy: str) -> Any:
+    """The value as its field's type hint asks for it, for example a tuple from a list."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         if value is None:
@@ -48,13 +49,13 @@ def checked_value(hint: Any, value: Any, name: str, where: str, remedy: str) -> 
         return tuple(checked_value(h, v, name, where, remedy) for h, v in zip(each, value, strict=True))
     if origin is typing.Literal:
         if value not in arguments:
-            raise ValueError(f"{name} is {value!r}, none of {', '.join(map(repr, arguments))}")
+            raise ValueError(f"{name} is {value!r}, not one of {', '.join(map(repr, arguments))}")
         return value
     return _plain(hint, value, name)
 
 
 def _plain(kind: type, value: Any, name: str) -> Any:
-    """A bool, whole number, number or text; anything else would fail much later and say much less."""
+    """A bool, int, float or text of exactly this kind. A wrong one would fail later with a less clear message."""
     is_bool = isinstance(value, bool)
     if kind is int and (is_bool or not isinstance(value, numbers.Integral)):
         raise ValueError(f"{name} is {value!r}, not a whole number")
@@ -66,7 +67,7 @@ def _plain(kind: type, value: Any, name: str) -> Any:
 
 
 def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
-    """Where two configs disagree, as `name old → new`."""
+    """The settings in which two configs differ, as `name old → new`."""
     found = []
     for name in sorted(old.keys() | new.keys()):
         a, b = old.get(name), new.get(name)

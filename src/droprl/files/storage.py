@@ -1,7 +1,7 @@
-"""Files that are whole or not there: written beside their place, flushed to the disk, then renamed.
+"""Files that are whole or absent: written under a temporary name, flushed to the disk, then renamed.
 
-Arrays are safetensors, the rest is JSON. Reading either runs no code, and a file that was damaged is named: arrays by
-the checksum in the JSON beside them, that JSON by its own seal (`seals`).
+Arrays are safetensors, the rest is JSON. Reading them runs no code. A damaged file is found and named: arrays by the
+checksum in the JSON beside them, the JSON by its own seal (`seals`).
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from droprl.files.seals import RESTORE, check_size, digest
 
 PyTree = Any
 T = TypeVar("T")
-HEADER_BYTES = 2**10  # of a safetensors file, for each array: its name, type, shape and place
-TEMPORARY = ".partial-"  # what begins so was being written when the process ended
+HEADER_BYTES = 2**10  # at most, for each array in a safetensors file: its name, type, shape and place
+TEMPORARY = ".partial-"  # a file with this prefix was not finished when its process ended
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """A file that appears under its name only when all of it is on the disk."""
+    """Write a file that appears under its name only when all of it is on the disk."""
     temporary = path.with_name(f"{TEMPORARY}{path.name}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -42,7 +42,7 @@ def write_bytes(path: Path, content: bytes) -> None:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
-        with suppress(OSError):  # where the folder itself may not be changed, the first error says it
+        with suppress(OSError):  # if the folder may not be changed, the first error says it
             temporary.unlink(missing_ok=True)
         raise _cannot_write(path, error) from error
 
@@ -52,7 +52,7 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def write_folder(path: Path, files: dict[str, bytes]) -> None:
-    """A folder that appears under its name only when all its files are on the disk."""
+    """Write a folder that appears under its name only when all its files are on the disk."""
     temporary = path.with_name(f"{TEMPORARY}{path.name}")
     try:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -72,7 +72,7 @@ def write_folder(path: Path, files: dict[str, bytes]) -> None:
 
 
 def remove_folder(path: Path) -> None:
-    """Renamed before it is emptied, so that a half-removed folder never bears its name."""
+    """Rename the folder before removing it, so that a half-removed folder never has its name."""
     doomed = path.with_name(f"{TEMPORARY}removed-{path.name}")
     shutil.rmtree(doomed, ignore_errors=True)
     try:
@@ -83,7 +83,7 @@ def remove_folder(path: Path) -> None:
 
 
 def remove_partial(folder: Path) -> None:
-    """Clear what an earlier process left half-written."""
+    """Remove what an earlier process left half-written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for path in folder.glob(f"{TEMPORARY}*"):
@@ -96,13 +96,13 @@ def remove_partial(folder: Path) -> None:
 
 
 def arrays_to_bytes(tree: PyTree) -> bytes:
-    """Every leaf under the name of its path in the tree."""
+    """A safetensors file with every leaf of the tree, named by its path."""
     leaves = jax.tree_util.tree_flatten_with_path(jax.device_get(tree))[0]
     return bytes(save_safetensors({jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}))
 
 
 def arrays_from_bytes(content: bytes, skeleton: PyTree, where: Path) -> PyTree:
-    """The tree that `arrays_to_bytes` saved; every name, shape and dtype must be the skeleton's."""
+    """The tree that `arrays_to_bytes` saved. Its names, shapes and types must be those of the skeleton."""
     try:
         found = load_safetensors(content)
     except (SafetensorError, ValueError, KeyError, TypeError, MemoryError) as error:
@@ -126,7 +126,7 @@ def n_bytes(skeleton: PyTree) -> int:
 
 
 def read_bytes(path: Path, sha256: str, skeleton: PyTree, remedy: str = RESTORE) -> bytes:
-    """The file's content, if it is still what was written; nothing is read of one too large for the skeleton."""
+    """The file's content, if it has this checksum. A file too large for the skeleton is refused unread."""
     try:
         check_size(path, n_bytes(skeleton) + HEADER_BYTES * (1 + len(jax.tree.leaves(skeleton))), remedy)
         content = path.read_bytes()
@@ -138,10 +138,10 @@ def read_bytes(path: Path, sha256: str, skeleton: PyTree, remedy: str = RESTORE)
 
 
 def read_lines(path: Path, parse: Callable[[str], T], remedy: str) -> list[T]:
-    """The entries of a file that grows by lines, written one at a time: only the last can have been torn by a kill.
+    """The entries of a file that grows line by line. A kill can cut short only the last line, which is then ignored.
 
-    Whatever else is no entry was damaged. It is named, as leaving it out would rewrite what was noted; `parse` says
-    by a ValueError or DropError what is wrong with it.
+    Any other line that `parse` refuses, with a ValueError or DropError, was damaged. That is an error: to skip the line
+    would change the record.
     """
     try:
         *whole, rest = path.read_text(encoding="utf-8", errors="replace").split("\n")

@@ -23,7 +23,7 @@ from droprl.data.tasks import find_task
 from droprl.data.transitions import Prepared
 from droprl.errors import DropError, require
 from droprl.evaluation import evaluate
-from droprl.evaluation.evaluation import Episodes, task_of
+from droprl.evaluation.evaluation import CheckpointEpisodes, task_of
 from droprl.files.locks import locked
 from droprl.files.seals import read_sealed, sealed
 from droprl.files.settings import differences
@@ -288,7 +288,7 @@ class _Tuning:
     # --- the outcome ---
 
     def finish(self, tuned: list[_Tuned], episodes: int, n_envs: int) -> FineTuning:
-        def measured(policy: LoadedPolicy) -> Episodes:
+        def measured(policy: LoadedPolicy) -> CheckpointEpisodes:
             make, show = self._make, self._show
             return evaluate(policy, episodes=episodes, env=make, n_envs=n_envs, progress=show).results[0]
 

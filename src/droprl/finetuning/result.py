@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from droprl.errors import DropError
-from droprl.evaluation.evaluation import Episodes
+from droprl.evaluation.evaluation import CheckpointEpisodes
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,9 @@ class TunedSeed:
     """Episodes, from the budget."""
     chosen_for: float | None
     """What it earned in the search, in the result's unit: optimistic."""
-    initial: Episodes
+    initial: CheckpointEpisodes
     """The run's last checkpoint, with k as it was trained or given."""
-    tuned: Episodes
+    tuned: CheckpointEpisodes
     """After fine-tuning."""
 
 
@@ -85,7 +85,7 @@ def from_json(content: Any, where: Path) -> FineTuning:
     try:
         fields = {name: content[name] for name in FineTuning.__dataclass_fields__}
         seeds = [
-            TunedSeed(**s | {"initial": Episodes(**s["initial"]), "tuned": Episodes(**s["tuned"])})
+            TunedSeed(**s | {name: CheckpointEpisodes(**s[name]) for name in ("initial", "tuned")})
             for s in content["seeds"]
         ]
         return FineTuning(**fields | {"seeds": seeds})

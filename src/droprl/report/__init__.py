@@ -1,4 +1,4 @@
-"""The report: `contents` is what it says, `write_report` puts it into one HTML file."""
+"""The report: `contents` holds what it says, `write_report` writes it as one HTML file."""
 
 from droprl.report.contents import (
     Chart,

@@ -23,10 +23,10 @@ from droprl.train.run import Run
 
 
 def build_report(runs: Sequence[Run], command: str, notes: Sequence[str] = ()) -> Report:
-    """Everything that these runs of one dataset have to show; of one that adapts among sub-tasks, also an episode under
-    each rule.
+    """Everything that these runs of one dataset can show. The first run that adapts among sub-tasks also plays an
+    episode under each rule.
 
-    Where the task cannot be played here, the page says so and has the rest.
+    If the task cannot be played here, the page says so and has the rest.
     """
     evaluations = [e for run in runs for e in load_evaluations(run)]
     in_sub_tasks = [run for run in runs if has_several_sub_tasks(run)]
@@ -35,12 +35,12 @@ def build_report(runs: Sequence[Run], command: str, notes: Sequence[str] = ()) -
     data = runs[0].config.data
     walks: list[EmbeddingWalk] = []
     predicted: list[float] | None = None
-    said = [*notes, *dict.fromkeys(f"{e.dataset}: {e.caveat}." for e in evaluations if e.caveat)]
+    all_notes = [*notes, *dict.fromkeys(f"{e.dataset}: {e.caveat}." for e in evaluations if e.caveat)]
     if adaptive is not None and data.env is not None:
         try:
             walks, predicted = walks_of(adaptive), scores_at_start(policy_of_run(adaptive))
         except DropError as error:
-            said.append(f"No episode could be played for this page: {error}.")
+            all_notes.append(f"No episode could be played for this page: {error}.")
     return Report(
         title=data.name,
         subtitle=f"{', '.join(run.config.algorithm.name for run in runs)} on {data.n_episodes:,} trajectories",
@@ -53,7 +53,7 @@ def build_report(runs: Sequence[Run], command: str, notes: Sequence[str] = ()) -
         diagnostic_charts=_charts(named, diagnosis=True),
         walks=walks,
         facts=_facts(runs),
-        notes=said,
+        notes=all_notes,
         interval_of="iqm",
     )
 
@@ -76,8 +76,8 @@ def _row(evaluation: Evaluation) -> ScoreRow:
 # --- curves ---
 
 
-class Logged(Protocol):
-    """A run as far as its curves go, which need no weights."""
+class LoggedRun(Protocol):
+    """What the curves need of a run: no weights."""
 
     @property
     def config(self) -> RunConfig: ...
@@ -85,8 +85,8 @@ class Logged(Protocol):
     def metrics(self) -> list[dict[str, Any]]: ...
 
 
-def curves_of(runs: Sequence[tuple[str, Logged]]) -> list[Curve]:
-    """What the runs' algorithms declare, each once: of one metric, the words of the first that has it."""
+def curves_of(runs: Sequence[tuple[str, LoggedRun]]) -> list[Curve]:
+    """The curves that the runs' algorithms declare, one for each metric: that of the first algorithm that has it."""
     found: dict[str, Curve] = {}
     for _, run in runs:
         for curve in run.config.algorithm.card.curves:
@@ -94,12 +94,13 @@ def curves_of(runs: Sequence[tuple[str, Logged]]) -> list[Curve]:
     return list(found.values())
 
 
-def curve_chart(runs: Sequence[tuple[str, Logged]], curve: Curve) -> Chart:
-    """The curve in the training logs of the runs whose algorithm declares it; a name stands for each run."""
+def curve_chart(runs: Sequence[tuple[str, LoggedRun]], curve: Curve) -> Chart:
+    """The chart of a curve, from the logs of the runs whose algorithm declares it. Each run has a name."""
     own = [(name, run) for name, run in runs if any(c.metric == curve.metric for c in run.config.algorithm.card.curves)]
-    lines = [(metric, f"{name}, {of}" if of else name, run) for name, run in own for metric, of in _lines(curve)]
+    lines = [(metric, f"{name}, {part}" if part else name, run) for name, run in own for metric, part in _lines(curve)]
     series = [s for metric, label, run in lines if (s := _series(run, metric, label)) is not None]
-    band = "Mean over seeds; the band spans them." if any(s.low is not None for s in series) else ""
+    has_band = any(s.low is not None for s in series)
+    band = "Mean over seeds; the band reaches from the lowest to the highest." if has_band else ""
     return Chart(curve.title, "updates", curve.unit, series, curve.note or band)
 
 
@@ -107,12 +108,12 @@ def _lines(curve: Curve) -> tuple[tuple[str, str], ...]:
     return curve.lines or ((curve.metric, ""),)
 
 
-def _charts(runs: Sequence[tuple[str, Logged]], diagnosis: bool) -> list[Chart]:
+def _charts(runs: Sequence[tuple[str, LoggedRun]], diagnosis: bool) -> list[Chart]:
     charts = [curve_chart(runs, curve) for curve in curves_of(runs) if curve.diagnosis == diagnosis]
     return [chart for chart in charts if chart.series]
 
 
-def _series(run: Logged, metric: str, label: str) -> Series | None:
+def _series(run: LoggedRun, metric: str, label: str) -> Series | None:
     entries = [(e["step"], e[metric]) for e in run.metrics() if metric in e]
     if not entries:
         return None
@@ -141,7 +142,7 @@ def sub_tasks_of(run: Run, predicted: list[float] | None) -> SubTaskReturns:
 
 
 def scores_at_start(policy: LoadedPolicy, n_starts: int = 8) -> list[float]:
-    """f(s₀, β(s₀, z_n), z_n) for each sub-task, the mean over some initial states of the task."""
+    """f(s₀, β(s₀, z_n), z_n) for each sub-task: the mean over a few initial states of the task."""
     search = policy.search
     assert search is not None
     assert policy.origin.env is not None
@@ -153,7 +154,7 @@ def scores_at_start(policy: LoadedPolicy, n_starts: int = 8) -> list[float]:
 
 
 def _diagnostics(run: Run) -> list[Diagnostic]:
-    """The algorithm's own checks, seed by seed, of the last value of each metric in the log."""
+    """The algorithm's own checks of each seed, on the last value of each metric in the log."""
     latest: dict[str, Any] = {}
     for entry in run.metrics():
         latest |= entry
@@ -174,7 +175,7 @@ def _diagnostics(run: Run) -> list[Diagnostic]:
 
 
 def walks_of(run: Run) -> list[EmbeddingWalk]:
-    """One episode under each rule: the one that went worst in the evaluation, if there was any."""
+    """One episode under each rule. It starts like the worst episode of the last evaluation, if there is one."""
     assert run.config.data.env is not None
     make = env_maker(run.config.data.env)
     played = [e.results[0].returns for e in load_evaluations(run)]
@@ -219,7 +220,7 @@ def _points(plane: Plane, z: np.ndarray) -> list[tuple[float, float]]:
 
 
 def _maze(env: str | None) -> tuple[list[tuple[float, float, float, float]] | None, tuple[float, float] | None]:
-    """Walls and goal of our mazes, for a view from above."""
+    """Walls and goal of one of our mazes, seen from above; None for any other task."""
     maze = next((m for m in MAZES.values() if env_id(m.name) == env), None)
     if maze is None:
         return None, None
@@ -229,7 +230,7 @@ def _maze(env: str | None) -> tuple[list[tuple[float, float, float, float]] | No
 
 
 def _seen_from_above(row: float, column: float) -> tuple[float, float]:
-    """Rows run down the page."""
+    """A position in the drawing, where the rows of the maze go down."""
     return float(column), -float(row)
 
 

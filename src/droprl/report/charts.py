@@ -1,7 +1,7 @@
 """The static charts as inline SVG: lines with bands, score intervals over single episodes, returns by sub-task.
 
-They are complete without JavaScript; the page only adds a cursor that reads values off. No chart has two y axes, and
-none draws bars, so none needs to start at zero. The animated embedding plane is in `walks`.
+They are complete without JavaScript; the page only adds a cursor that shows values. No chart has two y axes. No chart
+draws bars, so no axis must start at zero. The animated plane of embeddings is in `walks`.
 """
 
 from __future__ import annotations
@@ -12,23 +12,24 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from scipy.stats import spearmanr
+import numpy as np
 
+from droprl.data import returns
 from droprl.report import svg
 from droprl.report.contents import Chart, ScoreRow, Series, SubTaskReturns
 
-WIDTH, HEIGHT = 420.0, 250.0  # close to the width of a phone, so that 12 units of text stay readable there
+WIDTH, HEIGHT = 420.0, 250.0  # about the width of a phone, so that text of 12 units stays readable there
 SERIES_COLOURS = 10  # .s0 to .s9 in page.css
-PANEL_WIDTH, PANEL_HEIGHT = 320.0, 210.0  # of a chart that stands beside two others
-_MOST_POINTS = 480  # per line; more cannot be told apart at this width
-_SINGLE_POINTS_UP_TO = 200  # sub-tasks that can be pointed at one by one
+PANEL_WIDTH, PANEL_HEIGHT = 320.0, 210.0  # of a chart that has two others beside it
+_MOST_POINTS = 480  # of one line; more cannot be seen at this width
+_SINGLE_POINTS_UP_TO = 200  # up to so many sub-tasks each point has its own title
 _SHADES = 32
-WHISKERS_UP_TO = 80  # sub-tasks; beyond that single whiskers merge, and a band says it better
+WHISKERS_UP_TO = 80  # up to so many sub-tasks; beyond, whiskers would merge, and a band is drawn
 
 
 @dataclass(frozen=True)
 class Frame:
-    """The plot area: both scales, and the SVG of grid and tick labels."""
+    """The plot area: both scales, and the SVG of its grid and tick labels."""
 
     x: svg.Scale
     y: svg.Scale
@@ -73,7 +74,7 @@ def frame(
 
 
 def line_chart(chart: Chart, width: float = WIDTH, height: float = HEIGHT) -> tuple[str, dict[str, Any]]:
-    """The chart, and what the page's cursor needs to read values off it."""
+    """The chart, and the data from which the page's cursor shows values."""
     series = [_thin(s) for s in chart.series]
     every_y = [v for s in series for part in (s.y, s.low or [], s.high or []) for v in part]
     xs = [v for s in series for v in s.x]
@@ -90,13 +91,13 @@ def line_chart(chart: Chart, width: float = WIDTH, height: float = HEIGHT) -> tu
         css = f"s{colour % SERIES_COLOURS}"
         points = area.points(s.x, s.y)
         if s.low is not None and s.high is not None:
-            # Below zero a logarithmic axis has no place: there the band goes down to its foot, and does not vanish.
+            # A logarithmic axis cannot show 0 or below: there the band goes down to the foot of the axis.
             foot = [area.y.low if chart.log_y and v <= 0 else v for v in s.low]
             outline = svg.band([*map(area.x, s.x)], [*map(area.y, foot)], [*map(area.y, s.high)])
-            faint = " faint" if len(series) > 5 else ""  # many at full strength would be a grey fog
+            faint = " faint" if len(series) > 5 else ""  # many bands at full strength hide each other
             bands.append(f'<path class="band {css}{faint}" d="{outline}"/>')
         lines.append(f'<path class="line {css}{_dashes(s)}" d="{svg.polyline(points)}"/>')
-        # Every point of a short series is marked; of a long one a few, shifted so that two lines' marks do not meet.
+        # A short series has a mark at every point, a long one has a few. They are shifted, so that lines differ.
         every = max(1, math.ceil(len(points) / 8))
         chosen = points[(i * every // 3) % every :: every] if every > 1 else points
         shapes = "".join(svg.marker(shape, x, y) for x, y in chosen if x is not None and y is not None)
@@ -131,7 +132,7 @@ def _line_label(chart: Chart) -> str:
 
 
 def _thin(s: Series) -> Series:
-    """Fewer points of a long series, keeping each stretch's extremes: a spike must not vanish from a report."""
+    """Fewer points of a long series. Each stretch keeps its extremes, so that a spike stays visible."""
     n = len(s.x)
     if n <= _MOST_POINTS:
         return s
@@ -152,7 +153,7 @@ def _thin(s: Series) -> Series:
 
 
 def _look(s: Series, index: int) -> tuple[int, int]:
-    """The number of its colour and that of its mark; one that shares its colour has another mark."""
+    """The numbers of a series' colour and mark. Series of the same colour have different marks."""
     return (s.look[0], sum(s.look)) if s.look else (index, index)
 
 
@@ -161,12 +162,12 @@ def _dashes(s: Series) -> str:
 
 
 def hidden_by_log(chart: Chart) -> int:
-    """How many values a logarithmic axis cannot show; the page says so under the figure."""
+    """How many values a logarithmic axis cannot show. The page says it under the figure."""
     return sum(v <= 0 for s in chart.series for v in svg.finite(s.y)) if chart.log_y else 0
 
 
 def legend_key(index: int, s: Series | None = None) -> str:
-    """The line and mark of a series, small, for the legend."""
+    """The line and mark of a series, drawn small for the legend."""
     colour, shape = _look(s, index) if s else (index, index)
     css, dashes = f"s{colour % SERIES_COLOURS}", _dashes(s) if s else ""
     return (
@@ -183,10 +184,9 @@ def row_name(row: ScoreRow) -> str:
 
 
 def interval_chart(rows: Sequence[ScoreRow], best: int | None, unit: str, narrow: bool) -> str:
-    """A row a method: above, each episode as a faint dot; below, the interval with mean and IQM.
+    """One row for each method: above, each episode as a faint dot; below, the interval with mean and IQM.
 
-    Drawn twice, wide with the names at the left and narrow with the names above, because one drawing scaled to a phone
-    could not be read.
+    The page has two drawings: a wide one with the names at the left, and for phones a narrow one with the names above.
     """
     width, row_height = (380.0, 62.0) if narrow else (960.0, 46.0)
     left, right, top = (10.0, 14.0, 6.0) if narrow else (214.0, 20.0, 6.0)
@@ -214,7 +214,7 @@ def _interval_row(row: ScoreRow, x: svg.Scale, top: float, height: float, left: 
     label_at = (left, top + 15, "start") if narrow else (left - 14, top + height / 2 + 4, "end")
     middle = top + height - 12
     cloud_top, cloud_bottom = (top + 22, middle - 9) if narrow else (top + 6, middle - 9)
-    # The golden ratio spreads the dots evenly without randomness: the same data always make the same page.
+    # The golden ratio spreads the dots evenly and without randomness: the same data gives the same page.
     ys = [cloud_top + (0.5 + i * 0.618034) % 1.0 * (cloud_bottom - cloud_top) for i in range(len(row.episode_scores))]
     cloud = svg.dots((x(v), y) for v, y in zip(row.episode_scores, ys, strict=True))
     parts = [
@@ -224,7 +224,7 @@ def _interval_row(row: ScoreRow, x: svg.Scale, top: float, height: float, left: 
         f'<path class="episodes" d="{cloud}"/>',
     ]
     low, high, mean, iqm = x(row.low), x(row.high), x(row.mean), x(row.iqm)
-    # Caps and a small mean on top: all three can still be told apart where they coincide.
+    # Caps, and a small mean on top: all three stay visible if they coincide.
     if low is not None and high is not None:
         ends = [[(low, middle), (high, middle)], *([(v, middle - 5), (v, middle + 5)] for v in (low, high))]
         parts.append(f'<path class="interval" d="{"".join(map(svg.polyline, ends))}"/>')
@@ -246,7 +246,7 @@ def _row_title(row: ScoreRow) -> str:
 
 
 def shares(values: Sequence[float]) -> list[float | None]:
-    """Each value's place between the smallest and the largest, which is its colour."""
+    """Where each value lies between the smallest (0) and the largest (1). This gives its colour."""
     known = svg.finite(values)
     low, spread = (min(known), max(known) - min(known)) if known else (0.0, 0.0)
     return [((v - low) / spread if spread else 0.5) if math.isfinite(v) else None for v in values]
@@ -276,7 +276,7 @@ def returns_chart(sub_tasks: SubTaskReturns) -> str:
 
 
 def ranking_chart(sub_tasks: SubTaskReturns, predicted: list[float]) -> str:
-    """What f says at the start state against what the data say: a scatter, because two y axes would flatter any f."""
+    """The score f at the start state against the mean return. A scatter: two y axes would make any f look good."""
     means = sub_tasks.mean_returns
     area = frame(means, predicted, x_padding=0.05)
     titles = [
@@ -289,28 +289,30 @@ def ranking_chart(sub_tasks: SubTaskReturns, predicted: list[float]) -> str:
     if chosen is not None:
         x, y = points[chosen]
         ring = f'<path class="ring" d="{svg.marker(0, x, y, 8.0)}"/>' if x is not None and y is not None else ""
-    label = "Score f at the start state against mean return, a point a sub-task"
+    label = "Score f at the start state against mean return, one point for each sub-task"
     radius = 4.4 if len(means) <= WHISKERS_UP_TO else 2.4
     return svg.drawing(WIDTH, HEIGHT, label, area.axes + coloured_points(points, means, titles, radius) + ring, "chart")
 
 
 def highest(values: Sequence[float]) -> int | None:
+    """The index of the highest finite value."""
     known = [i for i, v in enumerate(values) if math.isfinite(v)]
     return max(known, key=values.__getitem__) if known else None
 
 
 def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float | None:
-    """Spearman's ρ over the pairs that are known; None where it is not defined."""
+    """Spearman's ρ over the pairs of finite numbers; None with fewer than three pairs, or if one side is constant."""
     pairs = [(a, b) for a, b in zip(first, second, strict=True) if math.isfinite(a) and math.isfinite(b)]
-    if len(pairs) < 3 or len({a for a, _ in pairs}) < 2 or len({b for _, b in pairs}) < 2:
+    if len(pairs) < 3:
         return None
-    return float(spearmanr([a for a, _ in pairs], [b for _, b in pairs])[0])
+    rho = returns.rank_correlation(*np.array(pairs).T)
+    return rho if math.isfinite(rho) else None
 
 
 def coloured_points(
     points: Sequence[tuple[float | None, float | None]], returns: Sequence[float], titles: Sequence[str], radius: float
 ) -> str:
-    """Sub-tasks as points in the colour of their return; the top ones last, so that they lie above the crowd."""
+    """Sub-tasks as points in the colour of their return. The best ones are drawn last, so that they are visible."""
     if len(points) > _SINGLE_POINTS_UP_TO:
         return _many_points(points, returns, radius)
     rows = list(zip(points, shares(returns), titles, strict=True))
@@ -324,11 +326,11 @@ def coloured_points(
 
 
 def _many_points(points: Sequence[tuple[float | None, float | None]], returns: Sequence[float], radius: float) -> str:
-    """A path a shade instead of an element a point: a thousand sub-tasks would make the page heavy and slow."""
+    """One path for each shade, not one element for each point, which would make the page large and slow."""
     shade = [None if share is None else round(share * (_SHADES - 1)) for share in shares(returns)]
     drawn = []
     for level in (None, *range(_SHADES)):
-        group = svg.dots(p for p, of in zip(points, shade, strict=True) if of == level)
+        group = svg.dots(p for p, own in zip(points, shade, strict=True) if own == level)
         stroke = svg.colour(None if level is None else level / (_SHADES - 1))
         drawn.append(f'<path d="{group}" stroke="{stroke}" stroke-width="{2 * radius}"/>' if group else "")
     return "".join(drawn)

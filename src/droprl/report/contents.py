@@ -1,7 +1,7 @@
 """What a report says: the contract between the code that measures and the page that draws.
 
-Values only. NaN and infinity are allowed everywhere and become gaps. Lists that belong together must be equally long;
-a mismatch is refused here, where the mistake was made, and not later as a crooked figure.
+Values only. NaN and infinity are allowed everywhere and become gaps. Lists that belong together must have the same
+length. A mismatch is refused here, so that it cannot become a wrong figure later.
 """
 
 from __future__ import annotations
@@ -16,35 +16,36 @@ Rectangle = tuple[float, float, float, float]  # x, y of the corner with the sma
 def _equally_long(owner: str, **lists: Sized | None) -> None:
     lengths = {name: len(values) for name, values in lists.items() if values is not None}
     if len(set(lengths.values())) > 1:
-        raise ValueError(f"{owner}: {', '.join(f'{n} {name}' for name, n in lengths.items())}; they must be as many.")
+        counts = ", ".join(f"{n} {name}" for name, n in lengths.items())
+        raise ValueError(f"{owner}: {counts}; they must have the same length.")
 
 
 @dataclass(frozen=True)
 class ScoreRow:
-    """One line of the table: one method under one rule."""
+    """One row of the table: one method under one rule."""
 
     method: str
     rule: str | None  # "best", "grad", "best-ada", "grad-ada"; None for a method that has no rules
     mean: float
     iqm: float  # mean of the middle half of the episodes
-    low: float  # 95 % interval of the statistic named by `Report.interval_of`
+    low: float  # low and high end of the 95 % interval of the statistic `Report.interval_of`
     high: float
     seeds: int
-    episodes: int  # in all, over seeds and checkpoints
+    episodes: int  # in total, over seeds and checkpoints
     milliseconds_per_action: float
-    episode_scores: list[float]  # every episode, each drawn as a faint dot
+    episode_scores: list[float]  # of every episode; each is drawn as a faint dot
 
 
 @dataclass(frozen=True)
 class Series:
-    """One line of a chart, with a band where `low` and `high` are given."""
+    """One line of a chart, with a band if `low` and `high` are given."""
 
     label: str
     x: list[float]
     y: list[float]
     low: list[float] | None = None
     high: list[float] | None = None
-    look: tuple[int, int] | None = field(default=None, kw_only=True)  # colour and dash; by default a colour alone
+    look: tuple[int, int] | None = field(default=None, kw_only=True)  # colour and dash; by default only a colour
 
     def __post_init__(self) -> None:
         _equally_long(f"Series '{self.label}'", x=self.x, y=self.y, low=self.low, high=self.high)
@@ -54,22 +55,24 @@ class Series:
 
 @dataclass(frozen=True)
 class Chart:
+    """Lines over one x axis."""
+
     title: str
     x_label: str
     y_label: str
     series: list[Series]
     note: str = ""
-    log_y: bool = False  # values that are not positive become gaps, and the figure says how many
-    panel: tuple[str, str] | None = None  # where several show the same: what they show, and what tells this one apart
-    places: tuple[str, ...] = ()  # what is written at x = 0, 1, 2, …, for an x that is not to scale
+    log_y: bool = False  # values of 0 or below become gaps, and the figure says how many
+    panel: tuple[str, str] | None = None  # for charts drawn side by side: their common title, and the name of this one
+    places: tuple[str, ...] = ()  # labels at x = 0, 1, 2, …, if the x axis is not to scale
 
 
 @dataclass(frozen=True)
 class SubTaskReturns:
-    """Per sub-task n, in rank order (0 is the top one): the returns of its trajectories, and what f makes of it."""
+    """For each sub-task n in rank order (0 is the best): the returns of its trajectories, and its score f."""
 
     mean_returns: list[float]
-    low: list[float]  # smallest return of a trajectory in the sub-task
+    low: list[float]  # smallest and largest return of a trajectory in the sub-task
     high: list[float]
     predicted: list[float] | None  # f(s₀, β(s₀, z_n), z_n)
 
@@ -81,7 +84,7 @@ class SubTaskReturns:
 
 @dataclass(frozen=True)
 class Diagnostic:
-    """One check, with what its value means in words."""
+    """One check, and in words what its value means."""
 
     name: str
     value: float | None
@@ -91,17 +94,17 @@ class Diagnostic:
 
 @dataclass(frozen=True)
 class EmbeddingWalk:
-    """One episode seen from the embedding plane: where the inferred z* stood at every step (the paper's Figure 3)."""
+    """One episode in the plane of embeddings: the inferred z* at every step (the paper's Figure 3)."""
 
     rule: str
     embeddings: list[Point]  # z_n, projected to the plane
     sub_task_returns: list[float]  # mean return of sub-task n, the colour of z_n
     path: list[Point]  # z* at every step, in the same projection
-    start_of_path: list[int]  # the n of the z_n from which each step's z* rose; -1 where there is none
+    start_of_path: list[int]  # for each step the n of the z_n from which the ascent to z* began; -1 if there is none
     scores: list[float]  # f(s, β(s, z*), z*) at every step
     rewards: list[float]
     explained: float  # share of the embeddings' variance that the projection keeps, 0 to 1
-    positions: list[Point] | None = None  # mazes: where the agent is at every step; y points up
+    positions: list[Point] | None = None  # for mazes: the agent at every step; y points up
     walls: list[Rectangle] | None = None
     goal: Point | None = None
 
@@ -124,7 +127,7 @@ class Report:
 
     title: str
     subtitle: str
-    command: str  # what repeats the report
+    command: str  # the command that makes this report again
     score_unit: str  # e.g. "D4RL-normalised score"
     table: list[ScoreRow]
     curves: list[Chart]
@@ -133,8 +136,8 @@ class Report:
     diagnostic_charts: list[Chart]
     walks: list[EmbeddingWalk]
     facts: list[tuple[str, str]]  # (label, value) about dataset and run
-    notes: list[str]  # what a reader must know before believing a number, e.g. "Regenerated data"
-    interval_of: str = "mean"  # "mean" or "iqm": what the intervals bound, and what decides the best row
+    notes: list[str]  # what a reader must know before trusting a number, e.g. "Regenerated data"
+    interval_of: str = "mean"  # "mean" or "iqm": the statistic of the intervals, which also decides the best row
 
     def __post_init__(self) -> None:
         if self.interval_of not in ("mean", "iqm"):

@@ -1,6 +1,6 @@
-"""Figures as SVG files of their own: dots with intervals, and panels of lines with bands.
+"""Figures as separate SVG files: dots with intervals, and panels of lines with bands.
 
-They have a white page, so that they read the same in a light and in a dark surrounding.
+They have a white background, so that they look the same on light and on dark pages.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from droprl.report import svg
 from droprl.report.charts import Frame
 
 WIDTH, MARGIN = 860.0, 18.0
-GREY = 6  # .s6: what a method is compared with
+GREY = 6  # .s6: for baselines
 COLOURS = ("#0063a0", "#d0410b", "#007a5c", "#9a3f86", "#9a6b00", "#3d8fc4", "#6b7076")
 STYLE = (
     'text{font:12px -apple-system,"Segoe UI",Roboto,"Helvetica Neue",Arial,"Liberation Sans",sans-serif;fill:#1d1f21}'
@@ -33,9 +33,11 @@ STYLE = (
 
 
 class Drawing(NamedTuple):
+    """The SVG of a figure below its title."""
+
     body: str
     bottom: float
-    note: str  # what the marks are
+    note: str  # what the marks mean
 
 
 # --- dots and whiskers: rows × columns ---
@@ -43,7 +45,7 @@ class Drawing(NamedTuple):
 
 @dataclass(frozen=True)
 class Mark:
-    """A value with its interval, where it has one, and the runs behind it."""
+    """A value with its interval, if it has one, and its runs."""
 
     value: float
     interval: tuple[float, float] | None = None
@@ -54,8 +56,10 @@ class Mark:
 
 @dataclass(frozen=True)
 class Column:
+    """One column of a dot chart: what its marks measure."""
+
     title: str
-    limits: tuple[float, float] | None = None  # what lies below is an arrow at the edge, a mean with its number
+    limits: tuple[float, float] | None = None  # a mark below them becomes an arrow at the edge, a mean with its number
 
 
 @dataclass(frozen=True)
@@ -63,15 +67,15 @@ class Row:
     """A row without marks is a heading."""
 
     name: str
-    marks: tuple[tuple[Mark, ...], ...] = ()  # of each column
+    marks: tuple[tuple[Mark, ...], ...] = ()  # for each column
 
     @property
     def height(self) -> float:
-        return 12 + 12 * max(len(of) for of in self.marks) if self.marks else 30
+        return 12 + 12 * max(map(len, self.marks)) if self.marks else 30
 
 
 def dot_chart(rows: Sequence[Row], columns: Sequence[Column], top: float) -> tuple[str, float]:
-    """The drawing from `top` on, and where it ends. At most three columns side by side; the others go below."""
+    """The drawing from `top` on, and its lower end. At most three columns stand side by side; others go below."""
     across = math.ceil(len(columns) / math.ceil(len(columns) / 3))
     names = 8 + 6.9 * max(len(row.name) for row in rows if row.marks)
     width, parts = (WIDTH - 2 * MARGIN - names) / across, []
@@ -102,9 +106,9 @@ def _dot_column(rows: Sequence[Row], column: Column, c: int, left: float, right:
         parts.append(svg.line(zero, top + 22, zero, bottom, "axis"))
     y = top + 26
     for row in rows:
-        of = row.marks[c] if row.marks else ()
-        for i, mark in enumerate(of):
-            parts.append(_dot(mark, x, y + row.height / 2 + 12 * (i - (len(of) - 1) / 2)))
+        in_row = row.marks[c] if row.marks else ()
+        for i, mark in enumerate(in_row):
+            parts.append(_dot(mark, x, y + row.height / 2 + 12 * (i - (len(in_row) - 1) / 2)))
         y += row.height
     return "".join(parts)
 
@@ -126,11 +130,12 @@ def _dot(mark: Mark, x: svg.Scale, y: float) -> str:
     return "".join(parts)
 
 
-def mark_of_runs(runs: np.ndarray, series: int) -> Mark:
+def mean_mark(runs: np.ndarray, series: int) -> Mark:
+    """A mark at the mean of the runs, with a small dot for each run."""
     return Mark(float(runs.mean()), runs=tuple(runs.tolist()), series=series)
 
 
-# --- panels: one a dataset ---
+# --- panels: one for each dataset ---
 
 
 def panels(
@@ -141,8 +146,8 @@ def panels(
     draw: Callable[[str, float, bool], str],
     named: Callable[[str], str] = str,
 ) -> tuple[str, float]:
-    """Three in a line; `draw` gets the dataset, the panel's width, and whether it is the last of its line, which has
-    room for labels at its right."""
+    """Three panels side by side. `draw` gets the dataset, the panel's width, and whether it is the last of its line.
+    The last one has room for labels at its right."""
     width, parts = (WIDTH - 2 * MARGIN - right) / 3, []
     for i, dataset in enumerate(datasets):
         x, y = MARGIN + i % 3 * width, top + i // 3 * height
@@ -154,7 +159,7 @@ def panels(
 
 
 def apart(places: Sequence[float], gap: float) -> list[float]:
-    """The same places, moved as little as a plain pass does so that no two labels touch."""
+    """The places, moved apart so that no two labels touch: one pass downwards, then half of the shift back."""
     order, moved = sorted(range(len(places)), key=places.__getitem__), [*places]
     for before, after in pairwise(order):
         moved[after] = max(moved[after], moved[before] + gap)
@@ -163,7 +168,7 @@ def apart(places: Sequence[float], gap: float) -> list[float]:
 
 
 def key(items: Sequence[tuple[int, int, str]], y: float) -> str:
-    """(shape, colour, name) of each, in one line."""
+    """The legend in one line, from (shape, colour, name) of each item."""
     x, parts = MARGIN, []
     for shape, colour, name in items:
         parts.append(f'<path class="mark s{colour}" d="{svg.marker(shape, x + 5, y - 4, 4.4)}"/>')
@@ -173,7 +178,7 @@ def key(items: Sequence[tuple[int, int, str]], y: float) -> str:
 
 
 def page(title: str, drawing: Drawing) -> str:
-    """A file of its own: a name space, a size, a style and a white ground."""
+    """The figure as a whole file: name space, size, style, white background and title."""
     size = f'width="{WIDTH:.0f}" height="{drawing.bottom + 10:.0f}"'
     body = f'<style>{STYLE}</style><rect class="page" {size} rx="6"/>' + svg.text(MARGIN, 28, title, "title")
     body += svg.text(MARGIN, 48, drawing.note, "note") + drawing.body
@@ -182,16 +187,17 @@ def page(title: str, drawing: Drawing) -> str:
 
 
 def place_axis(area: Frame, values: Sequence[object], title: str, bottom: float) -> str:
-    """Places 0, 1, … with what stands for them: not to scale."""
+    """An axis with the labels `values` at 0, 1, …; it is not to scale."""
     places = [area.x(i) or 0.0 for i in range(len(values))]
     parts = [svg.text(p, bottom + 17, str(v), "tick", "middle") for p, v in zip(places, values, strict=True)]
     parts += [svg.line(p, bottom, p, bottom + 4, "axis") for p in places]
     return "".join(parts) + svg.text((area.x.start + area.x.end) / 2, bottom + 33, title, "tick", "middle")
 
 
-def line_with_band(area: Frame, of: dict[int, np.ndarray], series: int) -> str:
-    points, css = area.points(of, [float(runs.mean()) for runs in of.values()]), f"s{series % GREY}"
-    low, high = ([area.y(runs.mean() + side * standard_error(runs)) for runs in of.values()] for side in (-1, 1))
+def line_with_band(area: Frame, line: dict[int, np.ndarray], series: int) -> str:
+    """The mean of the runs at each place, with a band of one standard error."""
+    points, css = area.points(line, [float(runs.mean()) for runs in line.values()]), f"s{series % GREY}"
+    low, high = ([area.y(runs.mean() + side * standard_error(runs)) for runs in line.values()] for side in (-1, 1))
     marks = "".join(svg.marker(series, x, y) for x, y in points if x is not None and y is not None)
     return (
         f'<path class="band {css}" d="{svg.band([x for x, _ in points], low, high)}"/>'

@@ -1,10 +1,10 @@
-// Two small things on top of figures that are complete without them: a cursor that reads charts, and the episode player.
-// Positions arrive in drawing units, worked out in Python; nothing is scaled here but the y of the traces.
+// Figures are complete without this script. It adds a cursor that shows a chart's values, and the episode player.
+// Positions come from Python in drawing units. Only the y of the traces is scaled here.
 (() => {
   "use strict";
   const root = document.documentElement;
   const TRAIL = 24; // steps that stay visible behind the marker
-  const FRAME = 16; // ms; a timer and not a frame callback, so that it also runs where nothing is painted
+  const FRAME = 16; // ms; a timer and not a frame callback, so that it also runs if nothing is painted
 
   const show = (value) =>
     value === null || value === undefined
@@ -20,7 +20,7 @@
     return ((event.clientX - box.left) / box.width) * svg.viewBox.baseVal.width;
   };
 
-  // ---- reading a chart
+  // ---- a chart's cursor
 
   function readable(plot) {
     const data = dataOf(plot);
@@ -48,7 +48,7 @@
       const rows = data.series.map((s) => {
         let i = s.x.indexOf(x);
         if (i < 0) {
-          // Series may be measured at different places: take the nearest one if it is near.
+          // Series may be measured at different x: take the nearest value if it is near enough.
           i = s.x.reduce((best, v, j) => (v !== null && (best < 0 || Math.abs(v - x) < Math.abs(s.x[best] - x)) ? j : best), -1);
           if (i < 0 || Math.abs(s.x[i] - x) > 0.02 * (high - low)) return null;
         }
@@ -167,7 +167,7 @@
     function tick() {
       if (!playing) return;
       const now = performance.now();
-      // An episode takes about 15 s. Where motion is unwelcome, the same time passes in twenty stills.
+      // An episode takes about 15 s. For readers who want no motion it becomes about twenty still pictures.
       const rate = Math.max(8, Math.min(80, length() / 15));
       owed += ((now - last) / 1000) * rate;
       last = now;
@@ -181,7 +181,7 @@
     }
 
     function fromAddress() {
-      // "#walk=1&step=40" opens the page at that moment, which a message or a test can point to.
+      // "#walk=1&step=40" opens the page at that step: a message or a test can link to it.
       const wish = new URLSearchParams(location.hash.slice(1));
       if (wish.has("step")) step = Number(wish.get("step"));
       if (wish.has("walk") || wish.has("step")) choose(wish.has("walk") ? Number(wish.get("walk")) : active);

@@ -1,4 +1,4 @@
-"""The page of one dataset's runs: from a `Report` to one HTML file that needs nothing else."""
+"""The page for runs of one dataset: from a `Report` to one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _scores(report: Report, figures: Numbering) -> str:
     unit = escape(report.score_unit)
     table = (
         f'<div class="scroll"><table class="scores"><caption>{figures.table()} {unit}. IQM is the mean of the middle '
-        f"half of the episodes; the interval is that of the {statistic}.</caption><thead><tr>"
+        f"half of the episodes. The interval is for the {statistic}.</caption><thead><tr>"
         '<th scope="col">Method</th><th scope="col">Mean</th><th scope="col">IQM</th>'
         '<th scope="col">95 % interval</th><th scope="col" class="roomy">Seeds</th>'
         '<th scope="col" class="roomy">Episodes</th><th scope="col">ms per action</th></tr></thead>'
@@ -67,7 +67,7 @@ def _scores(report: Report, figures: Numbering) -> str:
         best,
         report.score_unit,
         figures,
-        "Every episode, and the interval they support",
+        f"Every episode, and the interval of the {statistic}",
         "single episodes",
         statistic,
     )
@@ -75,7 +75,7 @@ def _scores(report: Report, figures: Numbering) -> str:
 
 
 def _score_rows(rows: Sequence[ScoreRow], best: int | None, statistic: str) -> str:
-    marks = {statistic: "ranked"}  # the column that decides
+    marks = {statistic: "ranked"}  # the column that decides the order
     decimals = svg.decimals_for(v for r in rows for v in (r.mean, r.iqm))
     time_decimals = svg.decimals_for(r.milliseconds_per_action for r in rows)
     parts = []
@@ -103,34 +103,31 @@ def _sub_tasks(sub_tasks: SubTaskReturns, figures: Numbering) -> str:
     if not means:
         return ""
     many = len(means) > charts.WHISKERS_UP_TO
-    spread = "the band spans" if many else "the line through it spans"
+    spread = "The band" if many else "The line through it"
     first = figure(
         figures, "Returns by sub-task", "", "return of a trajectory", charts.returns_chart(sub_tasks),
         "sub-task n, in rank order",
-        f"A point is the mean return of a sub-task's trajectories; {spread} the smallest to the largest.",
+        f"A point is the mean return of a sub-task's trajectories. {spread} reaches from the smallest to the largest.",
     )  # fmt: skip
     return f'<div class="figures">{first}{ranking_figure(sub_tasks, figures)}</div>'
 
 
 def ranking_figure(sub_tasks: SubTaskReturns, figures: Numbering) -> str:
-    """Nothing where f was not asked."""
+    """The figure of f against the returns; empty if f was not computed."""
     means, predicted = sub_tasks.mean_returns, sub_tasks.predicted
     if predicted is None:
         return ""
     rho, chosen, top = charts.rank_correlation(means, predicted), charts.highest(predicted), charts.highest(means)
-    said = [f"Spearman’s ρ = {svg.number(rho, 2)}." if rho is not None else "No rank correlation is defined here."]
+    notes = ["The rank correlation is not defined here." if rho is None else f"Spearman’s ρ = {svg.number(rho, 2)}."]
     if chosen is not None and top is not None:
-        said.append(
-            f"Ringed: sub-task {chosen}, the one f prefers at the start; "
-            + ("it has the highest return too." if chosen == top else f"the highest return belongs to sub-task {top}.")
+        notes.append(
+            f"Ring: sub-task {chosen}, which has the highest score f at the start. "
+            + ("It also has the highest return." if chosen == top else f"Sub-task {top} has the highest return.")
         )
     return figure(
         figures, "Does f rank the sub-tasks as their returns do?", "", "score f(s₀, β(s₀, zₙ), zₙ)",
-        charts.ranking_chart(sub_tasks, predicted), "mean return of sub-task n", escape(" ".join(said)),
+        charts.ranking_chart(sub_tasks, predicted), "mean return of sub-task n", escape(" ".join(notes)),
     )  # fmt: skip
-
-
-# ---- walks
 
 
 # ---- diagnostics
@@ -155,7 +152,7 @@ def _diagnostics(checks: Sequence[Diagnostic], several: Sequence[Chart], figures
         listed = bad if len(bad) <= 4 else [*bad[:3], f"{len(bad) - 3} more"]
         lead += f" Look at: {escape(listing(listed))}."
     return (
-        f'<p class="lead">{lead}</p><table class="checks"><caption>{figures.table()} What must hold for the scores '
-        'to be believed</caption><thead><tr><th scope="col">Status</th><th scope="col">Check</th>'
+        f'<p class="lead">{lead}</p><table class="checks"><caption>{figures.table()} Checks that must be healthy '
+        'before the scores can be trusted</caption><thead><tr><th scope="col">Status</th><th scope="col">Check</th>'
         f'<th scope="col">Value</th></tr></thead><tbody>{rows}</tbody></table>{chart_grid(several, figures)}'
     )

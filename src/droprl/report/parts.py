@@ -1,6 +1,6 @@
-"""What the pages share: the frame of a page, numbered figures, the verdict, line charts and the embedding's walk.
+"""What both pages share: the frame of a page, numbered figures, the verdict, line charts and the embedding's walk.
 
-Every text is escaped here or in `svg`; the page's own policy header forbids it to load anything.
+Every text is escaped here or in `svg`. The page's Content-Security-Policy forbids it to load anything.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import Any
 from droprl.report import charts, svg, walks
 from droprl.report.contents import Chart, EmbeddingWalk, ScoreRow
 
-Section = tuple[str, str, str]  # id, heading and content; both are HTML, and one without content is left out
+Section = tuple[str, str, str]  # id, heading and content as HTML; a section without content is left out
 
 
 def write_page(page: str, path: str | Path) -> Path:
-    """Write the page so that a reader never meets half of it."""
+    """Write the page so that nobody can read a half-written one."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
@@ -40,13 +40,13 @@ def write_page(page: str, path: str | Path) -> Path:
 class Header:
     """The top of a page, as text."""
 
-    kind: str  # what the page is, in small letters above the title
+    kind: str  # the kind of page, in small letters above the title
     title: str
     subtitle: str
     notes: Sequence[str]
     facts: Sequence[tuple[str, str]]
     command: str
-    note: str = ""  # in the makers' own words, under the subtitle
+    note: str = ""  # what the people who made the page want to say, under the subtitle
 
 
 def whole_page(header: Header, sections: Sequence[Section]) -> str:
@@ -61,7 +61,7 @@ def whole_page(header: Header, sections: Sequence[Section]) -> str:
 
 
 class Numbering:
-    """Figures and tables are numbered as they are placed, so that leaving a part out leaves no hole."""
+    """Numbers figures and tables as they are placed, so that a part that is left out leaves no gap."""
 
     def __init__(self) -> None:
         self._figures, self._tables = count(1), count(1)
@@ -78,7 +78,7 @@ def _resource(name: str) -> str:
 
 
 def json_data(data: Any) -> str:
-    """Data for the script. `<` is written as an escape, so that no text can close the element it stands in."""
+    """Data for the script. `<` is escaped, so that no text can close the script element."""
     text = json.dumps(data, allow_nan=False, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
     return f'<script type="application/json">{text}</script>'
 
@@ -113,7 +113,7 @@ def _header(top: Header, sections: Sequence[tuple[str, str]]) -> str:
 
 
 def _command(command: str) -> str:
-    """Broken between words only: browsers would otherwise break after the dashes of an option."""
+    """Lines break between words only: browsers would also break after the dashes of an option."""
     words = " ".join(f"<span>{escape(word)}</span>" for word in command.split(" ") if word)
     return f'<p class="command">Made by <code>{words}</code></p>' if words else ""
 
@@ -124,11 +124,11 @@ def _command(command: str) -> str:
 def interval_figure(
     rows: Sequence[ScoreRow], best: int | None, unit: str, figures: Numbering, title: str, dots: str, statistic: str
 ) -> str:
-    """`dots` says what the faint dots are, `statistic` what the intervals bound."""
+    """`dots` says what the faint dots are, `statistic` what the intervals are for."""
     plots = "".join(charts.interval_chart(rows, best, unit, narrow) for narrow in (False, True))
     return (
         f'<figure class="full"><h3>{figures.figure()} {title}</h3>{plots}'
-        f"<figcaption>Faint dots: {dots}, spread in height only to be seen. "
+        f"<figcaption>Faint dots: {dots}, spread in height only to separate them. "
         f"{_mark('mean', 'mean,')} {_mark('iqm', 'IQM,')} {_mark('interval', f'95 % interval of the {statistic}.')}"
         "</figcaption></figure>"
     )
@@ -143,7 +143,7 @@ def _mark(kind: str, words: str) -> str:
 
 
 def verdict(rows: Sequence[ScoreRow], values: Sequence[float], best: int | None, statistic: str) -> str:
-    """The result in a sentence that claims no more than the intervals do."""
+    """The result in a few sentences that claim no more than the intervals show."""
     if best is None:
         return '<p class="lead">No score is known yet.</p>'
     top, decimals = rows[best], svg.decimals_for(values)
@@ -152,20 +152,20 @@ def verdict(rows: Sequence[ScoreRow], values: Sequence[float], best: int | None,
         f"<strong>{escape(charts.row_name(top))}</strong> {claim} {svg.number(values[best], decimals)} "
         f"(95 % interval {interval(top.low, top.high, decimals)})."
     )
-    # `not (high < low)` rather than `high >= low`: an interval that is not known settles nothing.
+    # `not (high < low)` and not `high >= low`: with NaN the order is not settled.
     rivals = [charts.row_name(r) for i, r in enumerate(rows) if i != best and not r.high < top.low]
     if len(rivals) > 4:
-        sentence += f" Its interval overlaps those of {len(rivals)} other rows: these data do not settle the order."
+        sentence += f" Its interval overlaps those of {len(rivals)} other rows: these data do not decide the order."
     elif rivals:
         those = "that of" if len(rivals) == 1 else "those of"
-        sentence += f" Its interval overlaps {those} {escape(listing(rivals))}: these data do not settle the order."
+        sentence += f" Its interval overlaps {those} {escape(listing(rivals))}: these data do not decide the order."
     elif len(rows) > 1:
         sentence += " Its interval lies above all the others."
     single = [charts.row_name(r) for r in rows if r.seeds == 1]
     if single:
         who = "Every row" if len(single) == len(rows) > 1 else escape(listing(single))
         verb = "rest" if 1 < len(single) < len(rows) else "rests"
-        sentence += f" {who} {verb} on one seed: the interval cannot show how much trainings differ."
+        sentence += f" {who} {verb} on one seed: the interval cannot show how much training seeds differ."
     return f'<p class="lead">{sentence}</p>'
 
 
@@ -184,7 +184,7 @@ def chart_grid(several: Sequence[Chart], figures: Numbering) -> str:
 
 
 def panels_figure(title: str, several: Sequence[Chart], figures: Numbering) -> str:
-    """Charts that show the same, side by side under one legend: series of one label must look alike in all of them."""
+    """Charts side by side under one legend: a series with the same label must look the same in all of them."""
     series = {s.label: s for chart in several for s in chart.series}
     keys = "".join(f"<li>{charts.legend_key(i, s)}{escape(s.label)}</li>" for i, s in enumerate(series.values()))
     panels = "".join(
@@ -201,7 +201,7 @@ def panels_figure(title: str, several: Sequence[Chart], figures: Numbering) -> s
 
 
 def chart_figure(chart: Chart, figures: Numbering, full: bool = False) -> str:
-    """`full`: as wide as the page, and on a phone another drawing, because one scaled down could not be read."""
+    """`full`: as wide as the page, with a second drawing for phones, where the wide one could not be read."""
     plots = _plot(chart, *charts.line_chart(chart), "narrow" if full else "")
     if full:
         plots += _plot(chart, *charts.line_chart(chart, 960.0, 330.0), "wide")
@@ -226,7 +226,7 @@ def _plot(chart: Chart, drawing: str, data: dict[str, Any], css: str) -> str:
 def figure(
     figures: Numbering, title: str, legend: str, y_label: str, plot: str, x_label: str, note: str, css: str = ""
 ) -> str:
-    """Axis names are HTML and not SVG text: they wrap instead of being cut off. `note` is HTML already."""
+    """Axis names are HTML, not SVG text, so that they wrap and are not cut off. `note` is HTML already."""
     caption = f"<figcaption>{note}</figcaption>" if note else ""
     return (
         f'<figure class="{css}"><h3>{figures.figure()} {escape(title)}</h3>{legend}'
@@ -262,21 +262,21 @@ def walks_figure(several: Sequence[EmbeddingWalk], figures: Numbering) -> str:
 
 _PLANE_CAPTION = (
     "Circles: the sub-tasks’ embeddings zₙ, coloured by mean return. Diamond: z* at the present step, with the last "
-    "steps as a trail; the dashed line leads back to the zₙ it rose from. Faint dots: z* at every step of the episode. "
-    "All rules share their scales."
+    "steps as a trail. The dashed line leads back to the zₙ from which the ascent began. Faint dots: z* at every step "
+    "of the episode. All rules have the same scales."
 )
 
 
 def _walk(index: int, walk: EmbeddingWalk, shared: walks.SharedScales) -> str:
     plane, maze, traces, data = walks.walk_drawings(walk, shared)
-    kept = "The axes are those of a projection to two dimensions"
+    axes = "The axes are those of a projection to two dimensions"
     if math.isfinite(walk.explained):
-        kept += f" that keeps {100 * walk.explained:.0f} % of the variance"
+        axes += f" that keeps {100 * walk.explained:.0f} % of the variance"
     if walk.explained < 0.5:
-        kept += ", less than half: points that look close may not be"
+        axes += ", less than half: points that look close may be far apart"
     scene = f'<p class="label">Where the agent is (□ start, ◎ goal)</p>{maze}' if maze else ""
     return (
         f'<div class="walk" data-walk="{index}"><h4>{escape(walk.rule)}</h4><div class="columns"><div>{plane}'
-        f'<p class="caption">{_PLANE_CAPTION} {kept}.</p></div>'
+        f'<p class="caption">{_PLANE_CAPTION} {axes}.</p></div>'
         f"<div>{scene}{traces}</div></div>{json_data(data)}</div>"
     )

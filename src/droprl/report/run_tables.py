@@ -1,4 +1,4 @@
-"""The tables of a page of runs as data, for CSV and LaTeX: the scores, the sub-tasks and the diagnostics."""
+"""The tables of a page of runs as data, for CSV and LaTeX: scores, sub-tasks and diagnostics."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from droprl.report.table import Cell, Number, Table
 
 
 def run_tables(report: Report) -> dict[str, Table]:
-    """By name; a part that the page leaves out is left out here too."""
+    """The tables by name. A part that the page leaves out is left out here too."""
     note = " ".join(report.notes)
     tables = {}
     if report.table:
@@ -19,13 +19,13 @@ def run_tables(report: Report) -> dict[str, Table]:
         tables["scores"] = Table(f"{report.title}: {report.score_unit}", columns, rows, note)
     if (parts := report.sub_tasks) is not None:
         predicted: Sequence[float | None] = parts.predicted or [None] * len(parts.mean_returns)
-        of_each = zip(parts.mean_returns, parts.low, parts.high, predicted, strict=True)
+        rows_of_parts = zip(parts.mean_returns, parts.low, parts.high, predicted, strict=True)
         tables["sub_tasks"] = Table(
             f"{report.title}: returns of the sub-tasks, mean and range",
             ("n", "return", "f at the start"),
             tuple(
                 (Number(n, decimals=0), Number(mean, (low, high)), None if f is None else Number(f, decimals=2))
-                for n, (mean, low, high, f) in enumerate(of_each)
+                for n, (mean, low, high, f) in enumerate(rows_of_parts)
             ),
         )
     if report.diagnostics:

@@ -1,7 +1,7 @@
-"""Scales, ticks, numbers and the few SVG idioms that every chart shares. Nothing here knows what is drawn.
+"""Scales, ticks, numbers and the few SVG shapes that every chart needs. Nothing here depends on what is drawn.
 
-Colours are CSS classes and variables of `page.css`, so that a chart follows the reader's light or dark setting; only
-the sequential colours of returns are fixed here, because they encode data.
+Colours are CSS classes and variables of `page.css`, so that a chart follows the reader's light or dark setting. Only
+the colours of returns are fixed here, because they encode data.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
 
-# viridis, read at eleven points: ordered in lightness, so it survives colour blindness and a grey printer.
+# viridis at eleven points. Its lightness is ordered, so it works for colour-blind readers and on a grey printer.
 _VIRIDIS = (
     (68, 1, 84), (72, 36, 117), (65, 68, 135), (53, 95, 141), (42, 120, 142), (33, 145, 140),
     (34, 168, 132), (68, 191, 112), (122, 209, 81), (189, 223, 38), (253, 231, 37),
@@ -24,7 +24,7 @@ def finite(values: Iterable[float]) -> list[float]:
 
 
 def nullable(value: float | None, digits: int = 5) -> float | None:
-    """For JSON, which has no NaN; rounded, because a page needs no more digits than it can show."""
+    """For JSON: None for NaN and infinity, otherwise rounded to the digits that a page can show."""
     return None if value is None or not math.isfinite(value) else float(f"{float(value):.{digits}g}")
 
 
@@ -32,7 +32,7 @@ def coordinate(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0")
 
 
-# ---- numbers as a reader sees them
+# ---- numbers as text
 
 
 def number(value: float | None, decimals: int) -> str:
@@ -45,7 +45,7 @@ def number(value: float | None, decimals: int) -> str:
 
 
 def short(value: float | None) -> str:
-    """About three significant digits, for a number that stands alone."""
+    """About three significant digits, for a number outside a column."""
     if value is None or not math.isfinite(value):
         return "–"
     size = abs(value)
@@ -57,7 +57,7 @@ def short(value: float | None) -> str:
 
 
 def decimals_for(values: Iterable[float]) -> int:
-    """One number of decimals for a whole column, so that the points line up."""
+    """The same number of decimals for a whole column, so that its points are aligned."""
     largest = max((abs(v) for v in finite(values)), default=0.0)
     return 0 if largest >= 1000 else 1 if largest >= 10 else 2 if largest >= 1 else 3
 
@@ -67,7 +67,7 @@ def decimals_for(values: Iterable[float]) -> int:
 
 @dataclass(frozen=True)
 class Scale:
-    """From data to SVG units; None where the value cannot be drawn."""
+    """From data to SVG units; None if the value cannot be drawn."""
 
     low: float
     high: float
@@ -94,17 +94,17 @@ class Scale:
 
 
 def scale(values: Iterable[float], start: float, end: float, log: bool = False, padding: float = 0.04) -> Scale:
-    """A scale around the finite values, with a little air; never empty."""
+    """A scale around the finite values with a small margin. It is never empty."""
     known = [v for v in finite(values) if not log or v > 0]
     low, high = (min(known), max(known)) if known else (1.0, 10.0) if log else (0.0, 1.0)
     if log:
         ratio = max((high / low) ** padding, 1.3)
         return Scale(low / ratio, high * ratio, start, end, log=True)
-    # A spread within float noise is no spread: without this a constant series would be magnified into drama.
-    air = (high - low) * padding if high - low > 1e-9 * max(abs(low), abs(high)) else max(abs(high) * 0.1, 0.5)
-    # Where zero is near, it is shown: a reader takes the foot of an axis for zero unless told otherwise.
-    foot = 0.0 if 0 < low < 0.2 * high else low - air
-    head = 0.0 if 0.2 * low < high < 0 else high + air
+    # A spread within rounding error is no spread: otherwise the noise of a constant series would fill the chart.
+    margin = (high - low) * padding if high - low > 1e-9 * max(abs(low), abs(high)) else max(abs(high) * 0.1, 0.5)
+    # If zero is near, it is shown: many readers take the foot of an axis for zero.
+    foot = 0.0 if 0 < low < 0.2 * high else low - margin
+    head = 0.0 if 0.2 * low < high < 0 else high + margin
     return Scale(foot, head, start, end)
 
 
@@ -123,7 +123,7 @@ def _log_ticks(low: float, high: float) -> list[float]:
     every = max(1, math.ceil((last - first) / 6))
     factors = (1, 2, 5) if last - first <= 2 else (1,)
     values = [v for e in range(first, last + 1, every) for v in (f * 10.0**e for f in factors) if low <= v <= high]
-    # Less than half a decade: round steps read better than the one power of ten that may lie inside.
+    # In less than half a decade round steps read better than a single power of ten.
     return values if len(values) > 2 else [v for v in _linear_ticks(low, high, 4, whole=False) if v > 0]
 
 
@@ -155,7 +155,7 @@ def line(x1: float, y1: float, x2: float, y2: float, css: str) -> str:
 
 
 def polyline(points: Sequence[tuple[float | None, float | None]]) -> str:
-    """Path data that lifts the pen over gaps. `h0` makes a point between two gaps a visible dot."""
+    """Path data with gaps. `h0` makes a point between two gaps a visible dot."""
     parts: list[str] = []
     pen_down = False
     for x, y in points:
@@ -168,12 +168,12 @@ def polyline(points: Sequence[tuple[float | None, float | None]]) -> str:
 
 
 def dots(points: Iterable[tuple[float | None, float | None]]) -> str:
-    """Path data of many dots at ten bytes each: strokes of no length with round ends."""
+    """Path data of many dots, ten bytes each: strokes of length 0 with round ends."""
     return "".join(f"M{coordinate(x)} {coordinate(y)}h0" for x, y in points if x is not None and y is not None)
 
 
 def band(xs: Sequence[float | None], lows: Sequence[float | None], highs: Sequence[float | None]) -> str:
-    """Path data of the area between two lines, one piece between any two gaps."""
+    """Path data of the area between two lines, in one piece between two gaps."""
     pieces: list[list[tuple[float, float, float]]] = [[]]
     for x, low, high in zip(xs, lows, highs, strict=True):
         if x is None or low is None or high is None:
@@ -185,7 +185,7 @@ def band(xs: Sequence[float | None], lows: Sequence[float | None], highs: Sequen
 
 
 def marker(shape: int, x: float, y: float, r: float = 3.4) -> str:
-    """Path data of one of five marks, so that a series is told by shape as well as by colour."""
+    """Path data of one of five marks, so that series differ in shape and in colour."""
     x0, y0 = coordinate(x), coordinate(y)
     match shape % 5:
         case 0:
@@ -202,7 +202,7 @@ def marker(shape: int, x: float, y: float, r: float = 3.4) -> str:
 
 
 def colour(share: float | None) -> str:
-    """viridis at 0 to 1; grey for what is not known."""
+    """The colour of viridis at a share from 0 to 1; grey if the share is None or NaN."""
     if share is None or not math.isfinite(share):
         return "#888888"
     place = min(max(share, 0.0), 1.0) * (len(_VIRIDIS) - 1)

@@ -1,4 +1,4 @@
-"""A table as data, and how it reads on a screen, in Markdown, in LaTeX and as CSV. What it says is made elsewhere."""
+"""A table as data, and its forms: for the screen, Markdown, LaTeX and CSV. Its content is computed elsewhere."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from droprl.files.storage import write_bytes
 from droprl.report.svg import number
 
 UNKNOWN = "–"
-LATEX_WIDTH = 78  # characters of \small that an article's page has across, about
-LATEX_WORDS = 34  # of them a column of words has at most; longer ones are broken into lines
+LATEX_WIDTH = 78  # about how many characters of \small fit across an article's page
+LATEX_WORDS = 34  # how many of them a column of text has at most; longer text is broken into lines
 
 
 @dataclass(frozen=True)
 class Number:
-    """A value and, where it is known, its range: shown as an error (12.3 ± 0.4) or an interval (12.3 [11.9, 13.1])."""
+    """A value and its range, if known: shown as an error (12.3 ± 0.4) or as an interval (12.3 [11.9, 13.1])."""
 
     value: float
     ends: tuple[float, float] | None = None
@@ -46,9 +46,9 @@ Cell = Number | str | None  # None: not known
 
 
 def best_in_bold(cells: Sequence[Cell], lowest: bool = False) -> tuple[Cell, ...]:
-    """The best, and all whose ranges overlap with that of the best.
+    """The cells with the best in bold, and with it every cell whose range overlaps with the range of the best.
 
-    Nothing is bold where there is nothing to compare, or where a number has no range: one seed proves nothing.
+    Nothing is bold if there is nothing to compare, or if a number has no range: one seed proves nothing.
     """
     ranges = [(c.value, *c.ends) for c in cells if isinstance(c, Number) and c.ends]
     if len(ranges) < 2 or len(ranges) < sum(isinstance(c, Number) for c in cells):
@@ -65,7 +65,7 @@ def best_in_bold(cells: Sequence[Cell], lowest: bool = False) -> tuple[Cell, ...
 
 @dataclass(frozen=True)
 class Table:
-    """Columns of words or of numbers; with `summary` the last row sums up the others and is ruled off."""
+    """Columns of text or of numbers. With `summary` the last row sums up the others and has a rule above it."""
 
     title: str
     columns: tuple[str, ...]
@@ -74,29 +74,30 @@ class Table:
     summary: bool = False
 
     def to_csv(self) -> str:
-        """With every digit. A column whose numbers have an error or interval becomes three: its value, low and high."""
-        ranged = [any(isinstance(c, Number) and c.ends for c in of) for of in self._by_column()]
-        said = io.StringIO()
-        writer = csv.writer(said, lineterminator="\n")
+        """With every digit. A column whose numbers have a range becomes three: the value, its low and its high end."""
+        ranged = [any(isinstance(c, Number) and c.ends for c in column) for column in self._by_column()]
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
         names = ((name, f"{name} low", f"{name} high") for name in self.columns)
-        writer.writerow([part for of, wide in zip(names, ranged, strict=True) for part in of[: 3 if wide else 1]])
+        writer.writerow([name for three, wide in zip(names, ranged, strict=True) for name in three[: 3 if wide else 1]])
         for row in self.rows:
             parts = ((c.value, *(c.ends or (None, None))) if isinstance(c, Number) else (c, None, None) for c in row)
-            writer.writerow([part for of, wide in zip(parts, ranged, strict=True) for part in of[: 3 if wide else 1]])
-        return said.getvalue()
+            writer.writerow([v for three, wide in zip(parts, ranged, strict=True) for v in three[: 3 if wide else 1]])
+        return text.getvalue()
 
     def to_markdown(self) -> str:
-        def said(cell: Cell) -> str:
+        def markdown(cell: Cell) -> str:
             text = _plain(cell).replace("|", "\\|")
             return f"**{text}**" if isinstance(cell, Number) and cell.bold else text
 
         rule = ["---:" if right else "---" for right in self._right()]
-        lines = [[said(name) for name in self.columns], rule, *([said(cell) for cell in row] for row in self.rows)]
+        head, *rows = ([markdown(cell) for cell in row] for row in (self.columns, *self.rows))
+        lines = [head, rule, *rows]
         body = "".join(f"| {' | '.join(line)} |\n" for line in lines)
         return f"**{self.title}**\n\n{body}" + (f"\n{self.note}\n" if self.note else "")
 
     def to_latex(self) -> str:
-        """A floating table, in several parts one below the other where it is wider than a page; the document needs
+        """A floating table. One that is wider than a page has several parts, one below the other. The document needs
         \\usepackage{booktabs}."""
         parts = "\n\n  \\medskip\n".join(map(self._tabular, self._parts()))
         note = f"\n\n  \\smallskip\n  {{\\footnotesize {latex_escaped(self.note)}}}" if self.note else ""
@@ -106,11 +107,11 @@ class Table:
         )
 
     def _parts(self) -> list[list[int]]:
-        """Columns that fit beside each other. Every part begins with the columns of words at the left."""
+        """Groups of columns that fit beside each other. Every group begins with the text columns at the left."""
         right = self._right()
         lead = list(range(right.index(True) if True in right else 1))
-        cells = [(name, *of) for name, of in zip(self.columns, self._by_column(), strict=True)]
-        widths = [2 + max(map(_latex_width, of)) for of in cells]
+        cells = [(name, *column) for name, column in zip(self.columns, self._by_column(), strict=True)]
+        widths = [2 + max(map(_latex_width, column)) for column in cells]
         parts = [lead]
         for i in range(len(lead), len(widths)):
             if len(parts[-1]) > len(lead) and sum(widths[j] for j in parts[-1]) + widths[i] > LATEX_WIDTH:
@@ -121,7 +122,8 @@ class Table:
     def _tabular(self, columns: Sequence[int]) -> str:
         def line(cells: Sequence[Cell]) -> str:
             text = " & ".join(_latex(cells[i]) for i in columns)
-            return f"    {'{}' if text.startswith(('[', '*')) else ''}{text} \\\\"  # which \\ would take for its own
+            # A line that begins with [ or * would be read as an argument of the \\ before it.
+            return f"    {'{}' if text.startswith(('[', '*')) else ''}{text} \\\\"
 
         body = [line(row) for row in self.rows]
         if self.summary:
@@ -165,12 +167,12 @@ class Table:
         return [tuple(row[i] for row in self.rows) for i in range(len(self.columns))]
 
     def _right(self) -> list[bool]:
-        """Which columns are of numbers."""
-        return [not any(isinstance(cell, str) for cell in of) for of in self._by_column()]
+        """Which columns hold numbers."""
+        return [not any(isinstance(cell, str) for cell in column) for column in self._by_column()]
 
 
 def save_tables(tables: Mapping[str, Table], folder: Path) -> None:
-    """FOLDER/NAME.csv and NAME.tex."""
+    """Write FOLDER/NAME.csv and FOLDER/NAME.tex."""
     for name, table in tables.items():
         write_bytes(folder / f"{name}.csv", table.to_csv().encode())
         write_bytes(folder / f"{name}.tex", table.to_latex().encode())
@@ -181,7 +183,7 @@ def _plain(cell: Cell) -> str:
 
 
 def _latex(cell: Cell) -> str:
-    """The range of a number is small: what is read first is the number."""
+    """The cell in LaTeX. The range of a number is small, so that the number is read first."""
     text = latex_escaped(_plain(cell))
     if not isinstance(cell, Number):
         return text
@@ -191,7 +193,7 @@ def _latex(cell: Cell) -> str:
 
 
 def _latex_width(cell: Cell) -> float:
-    """In characters of its size; those of a range are smaller."""
+    """The width of a cell in characters; those of a range are smaller."""
     value, _, ends = _plain(cell).partition(" ")
     return len(value) + 0.75 * len(ends) if isinstance(cell, Number) else min(len(_plain(cell)), LATEX_WORDS)
 
@@ -208,5 +210,5 @@ _LATEX |= {"−": "$-$", "–": "--", "—": "---"} | {symbol: f"$\\{name}$" for
 
 
 def latex_escaped(text: str) -> str:
-    """What LaTeX would read as a command is printed; letters that are not here are left to its UTF-8."""
+    """Escapes what LaTeX would read as a command. Other letters stay: LaTeX reads UTF-8."""
     return " ".join(text.translate(str.maketrans(_LATEX)).split())

@@ -1,7 +1,7 @@
-"""One episode over the embedding plane: the plane, the maze if there is one, and the traces over time.
+"""One episode over the plane of embeddings: the plane, the maze if there is one, and the traces over time.
 
-All that stands still is drawn here; `page.js` only moves the marker, its trail and the cursors, in coordinates that are
-worked out here. All walks share their scales, so that switching between rules compares them honestly.
+Everything that does not move is drawn here. `page.js` only moves the marker, its trail and the cursors, in coordinates
+that are computed here. All walks have the same scales, so that rules can be compared.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ _MAZE_HEIGHT = 250.0
 
 @dataclass(frozen=True)
 class SharedScales:
+    """The scales that all walks of a page share."""
+
     plane_x: svg.Scale
     plane_y: svg.Scale
     steps: int
@@ -44,12 +46,12 @@ def shared_scales(walks: Sequence[EmbeddingWalk]) -> SharedScales:
 
 
 def running_total(rewards: Iterable[float]) -> list[float]:
-    """Reward so far; a reward that is not known adds nothing."""
+    """The reward so far; a reward that is NaN adds nothing."""
     return list(accumulate(float(r) if math.isfinite(r) else 0.0 for r in rewards))
 
 
 def walk_drawings(walk: EmbeddingWalk, shared: SharedScales) -> tuple[str, str, str, dict[str, Any]]:
-    """The plane, the maze (or nothing), the traces, and what `page.js` needs to play them."""
+    """The plane, the maze (or an empty text), the traces, and the data with which `page.js` plays them."""
     maze, positions = _maze(walk)
     traces, panels = _traces(walk, shared, low=walk.positions is None)
     data = {
@@ -75,7 +77,7 @@ def _place(point: Point, x: svg.Scale, y: svg.Scale) -> list[float] | None:
 def _square_scales(
     points: Sequence[Point], across: tuple[float, float], up: tuple[float, float], padding: float
 ) -> tuple[svg.Scale, svg.Scale]:
-    """Scales with one unit of data equally long both ways: a distance must look the same in every direction."""
+    """Scales in which a unit of data has the same length in x and in y, so that distances can be compared."""
     known = [p for p in points if math.isfinite(p[0]) and math.isfinite(p[1])] or [(0.0, 0.0)]
     xs, ys = [p[0] for p in known], [p[1] for p in known]
     room_x, room_y = across[1] - across[0], up[0] - up[1]
@@ -112,7 +114,7 @@ def _plane(walk: EmbeddingWalk, shared: SharedScales) -> str:
 
 
 def _top_label(points: Sequence[tuple[float | None, float | None]]) -> str:
-    """ "z₀", on the side of its point that faces away from the others, where there is most room."""
+    """The label "z₀", on the side of its point that faces away from the other points."""
     known = [(a, b) for a, b in points if a is not None and b is not None]
     if not known or None in points[0]:
         return ""
@@ -127,7 +129,7 @@ def _subscript(n: int) -> str:
 
 
 def _colour_bar(returns: Sequence[float]) -> str:
-    """Drawn as rectangles, which print; a CSS gradient is a background, which browsers leave out."""
+    """The colours of the returns. Drawn as rectangles: browsers do not print a CSS gradient, which is a background."""
     known = svg.finite(returns)
     if not known:
         return ""
@@ -164,7 +166,7 @@ def _maze(walk: EmbeddingWalk) -> tuple[str, list[list[float] | None] | None]:
         parts.append(f'<g class="goal"><title>goal</title><path d="{svg.marker(0, goal[0], goal[1], 8)}"/>')
         parts.append(f'<path class="inner" d="{svg.marker(0, goal[0], goal[1], 3)}"/></g>')
     parts.append('<path class="walker"/>')
-    label = f"Top view of the maze with the agent's way over {len(walk.positions)} steps"
+    label = f"Top view of the maze with the agent's path over {len(walk.positions)} steps"
     return svg.drawing(WIDTH, _MAZE_HEIGHT, label, "".join(parts), "maze"), [_place(p, x, y) for p in walk.positions]
 
 
@@ -172,13 +174,13 @@ def _wall(x: svg.Scale, y: svg.Scale, left: float, bottom: float, width: float, 
     corner, opposite = _place((left, bottom + height), x, y), _place((left + width, bottom), x, y)
     if corner is None or opposite is None:
         return ""
-    # Half a unit wider, so that no hairline shows between two blocks of one wall.
+    # Half a unit wider, so that no thin line shows between two blocks of a wall.
     right, down = opposite[0] - corner[0] + 0.5, opposite[1] - corner[1] + 0.5
     return f"M{corner[0]} {corner[1]}h{right:.1f}v{down:.1f}h{-right:.1f}Z"
 
 
 def _traces(walk: EmbeddingWalk, shared: SharedScales, low: bool) -> tuple[str, list[Frame]]:
-    """Score, reward so far and the sub-task it rose from, one above the other over the same steps."""
+    """Score, reward so far and the sub-task where the ascent began, one above the other over the same steps."""
     steps = [float(i) for i in range(len(walk.path))]
     heights = (116.0, 116.0, 96.0) if low else (62.0, 62.0, 56.0)
     rows: list[tuple[str, list[float], list[float]]] = [
@@ -187,13 +189,13 @@ def _traces(walk: EmbeddingWalk, shared: SharedScales, low: bool) -> tuple[str, 
     ]
     if shared.ranks:
         starts = [float(n) if n >= 0 else math.nan for n in walk.start_of_path]
-        rows.append(("n of the sub-task that z* rose from", starts, shared.ranks))
+        rows.append(("n of the sub-task where the ascent began", starts, shared.ranks))
     panels, parts, names, top = [], [], [], 0.0
-    for i, (title, values, range_of) in enumerate(rows):
+    for i, (title, values, all_values) in enumerate(rows):
         bottom = top + 24 + heights[i]
         ranks = i == 2
         area = frame(
-            [0.0, float(max(shared.steps - 1, 1))], range_of, top=top + 24, bottom=bottom, left=44.0, whole_x=True,
+            [0.0, float(max(shared.steps - 1, 1))], all_values, top=top + 24, bottom=bottom, left=44.0, whole_x=True,
             y_ticks=3 if low else 2, show_x=i == len(rows) - 1, downwards=ranks,
         )  # fmt: skip
         drawn = area.points(steps, values)
@@ -207,6 +209,6 @@ def _traces(walk: EmbeddingWalk, shared: SharedScales, low: bool) -> tuple[str, 
     parts.append(
         f'<path class="cursor" data-from="24" data-to="{top - 10:.0f}"/>' + '<path class="reading"/>' * len(panels)
     )
-    parts += names  # last, with a rim: the cursor must not cross them out
+    parts += names  # last and with a rim, so that the cursor does not hide them
     label = f"Score and reward so far over {len(walk.path)} steps under the rule {walk.rule}"
     return svg.drawing(WIDTH, top + 30, label, "".join(parts), "traces"), panels

@@ -1,7 +1,7 @@
-"""Fitted Q evaluation: what a policy would earn, from the data alone, without playing it once.
+"""Fitted Q evaluation estimates what a policy would earn, from the data alone: nothing is played.
 
 Q(s, a) ← r + γ Q̄(s', π(s')) over the data's transitions; the estimate is the mean of Q(s₀, π(s₀)) over the data's
-initial states. π need not be like the data's behaviour, but where it goes far from it Q is a guess.
+initial states. π may differ from the behaviour in the data, but far away from it Q is a guess.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from droprl.errors import DropError, require
 from droprl.loaded import LoadedPolicy
 from droprl.networks.perceptrons import MLP
 
-ACT_BATCH = 4096  # states that are asked for an action at once
+ACT_BATCH = 4096  # states for which a policy is asked at once
 
 
 @dataclass(frozen=True)
@@ -37,16 +37,16 @@ class FQE:
     steps: int = 10_000
     """Updates."""
     batch_size: int = 512
-    """Steps of the data an update."""
+    """Steps of the data in each update."""
     learning_rate: float = 1e-3
     """Adam's learning rate."""
     target_rate: float = 0.02
     """How fast the target Q̄ follows; one-step targets need it faster than DROP's n-step ones."""
     transitions: int | None = 50_000
-    """Steps of the data that Q is fitted on, drawn once; None takes all. The policy is asked for an action behind each,
-    which for one that adapts is most of the work."""
+    """How many steps of the data Q is fitted on, drawn once; None takes all. The policy is asked for an action after
+    each step. For a policy that adapts this is most of the work."""
     discount: float = 0.99
-    """γ of the estimate: the return that is estimated is discounted by it, whatever the policy was trained with."""
+    """γ of the estimated return. It need not be the γ of the policy's training."""
 
     def __post_init__(self) -> None:
         require(self, "at least 1", "width", "steps", "batch_size", "transitions")
@@ -79,18 +79,19 @@ def _targets(table: DeviceRows) -> TargetColumns:
 
 
 def _chosen_actions(policy: LoadedPolicy, dataset: Dataset, table: DeviceRows, asked: np.ndarray) -> Array:
-    """The policy's action in the `asked` rows of the table, in [-1, 1] of the data's bounds; 0 in the others.
+    """The policy's action in the `asked` rows of the table, scaled to [-1, 1] by the data's bounds; 0 in other rows.
 
-    A rule that chooses z once chooses it in the first state of the episode.
+    A rule that chooses z once per episode chooses it in the episode's first state.
     """
     if (dataset.observation_size, dataset.action_size) != (policy.spec.observation_size, policy.spec.action_size):
-        raise DropError(f"{dataset.name}: has other sizes than {policy!r} was trained with: give the data of its task")
+        raise DropError(f"{dataset.name}: has other sizes than the data of {policy!r}: give data of the policy's task")
     if policy.search is not None:
-        policy = policy.adapted(guard=False)  # at the data's own states there is nothing to guard against
+        policy = policy.adapted(guard=False)  # the data's own states need no guard
     if policy.traits.remembers and not policy.traits.chooses_once:
         remedy = "" if policy.search is None else ": set reinference_interval to 1 and warm_start to false"
         raise DropError(
-            f"what a policy does must follow from the state, and {policy.algorithm.name} goes by its past{remedy}"
+            f"{policy.algorithm.name}: its actions depend on the past, and fitted Q evaluation needs actions that "
+            f"depend on the state only{remedy}"
         )
     scaling, key = fit_scaling(dataset), jax.random.key(0)
     observations = np.asarray(table.observations * scaling.observation_std + scaling.observation_mean)
@@ -102,7 +103,7 @@ def _chosen_actions(policy: LoadedPolicy, dataset: Dataset, table: DeviceRows, a
             carry, _ = policy.step(carry, firsts[rows], key)
         return policy.step(carry, observations[rows], key)[1]
 
-    batches = np.resize(asked, (-(-len(asked) // ACT_BATCH), ACT_BATCH))  # the last one is filled up from the first
+    batches = np.resize(asked, (-(-len(asked) // ACT_BATCH), ACT_BATCH))  # the last batch is filled up with first rows
     acted = np.concatenate([act(rows) for rows in batches])[: len(asked)]
     chosen = np.zeros((len(observations), dataset.action_size), np.float32)
     chosen[asked] = np.clip(scaling.actions_in(acted), -1.0, 1.0)
@@ -110,12 +111,12 @@ def _chosen_actions(policy: LoadedPolicy, dataset: Dataset, table: DeviceRows, a
 
 
 def _first_rows(dataset: Dataset, successor: np.ndarray, n_rows: int) -> np.ndarray:
-    """For every row of the table that of its episode's first state."""
+    """For each row of the table, the row of its episode's first state."""
     episode = np.repeat(np.arange(dataset.n_episodes), dataset.lengths)
     first = np.asarray(dataset.bounds[:-1])[episode]
-    # A successor that no row shows belongs to the episode of the step before it.
+    # A successor beyond the data's own rows belongs to the episode of the step before it.
     extra = successor >= dataset.n_steps
-    first_of = np.zeros(n_rows, np.int64)  # a row that nothing leads to is never asked for
+    first_of = np.zeros(n_rows, np.int64)  # rows that are no successor are never asked for
     first_of[: dataset.n_steps] = first
     first_of[successor[extra]] = first[extra]
     return first_of
@@ -134,7 +135,7 @@ def _loss(q: MLP, target: MLP, table: DeviceRows, chosen: Array, row: Array) -> 
 
 @partial(jax.jit, static_argnames="config")
 def _fit(table: DeviceRows, rows: Array, chosen: Array, starts: Array, config: FQE, key: Array) -> Array:
-    """For each policy's actions its mean value at the starts, by Q̄ after all updates."""
+    """For each policy, given by its actions, the mean of Q̄ at the starts after all updates."""
     init_key, update_key = jax.random.split(key)
     size = table.observations.shape[1] + table.actions.shape[1]
     optimizer = optax.adam(config.learning_rate)
@@ -154,4 +155,4 @@ def _fit(table: DeviceRows, rows: Array, chosen: Array, starts: Array, config: F
 
     if on_accelerator():
         return jax.vmap(fit_one)(chosen)
-    return jax.lax.map(fit_one, chosen)  # one after another: products in a batch are slow there
+    return jax.lax.map(fit_one, chosen)  # one after another: batched matrix products are slow on a CPU

@@ -1,7 +1,7 @@
-"""`select`: one run for each N, and which of them (and which number of ascent steps) to trust.
+"""`select` trains one run for each N, and chooses one of them and a number of ascent steps K.
 
-With a budget of episodes it is the paper's way: the fitting loss keeps the four best N, and the episodes choose among
-what is left. Without a budget nothing is played: fitted Q evaluation chooses from the data alone.
+With a budget of episodes it does as the paper: the fitting loss keeps the four best N, and the episodes choose among
+these. Without a budget nothing is played: fitted Q evaluation chooses from the data alone.
 """
 
 from __future__ import annotations
@@ -25,34 +25,34 @@ from droprl.rollout import EnvMaker
 from droprl.select.fqe import FQE, estimate_returns
 from droprl.train import Run, fit
 
-KEPT = 4  # the paper's "four best"
-SELECTION_SEED = 20_000  # the environments' seeds: not those of an evaluation, which must not see what chose
+KEPT = 4  # how many N the fitting loss keeps: the paper's "four best"
+SELECTION_SEED = 20_000  # the environments' seeds begin here: an evaluation must not play the episodes that chose
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """One setting, and what is known of it."""
+class Setting:
+    """One choice of N and K, and what is known about it."""
 
     n_sub_tasks: int
     trajectories_per_sub_task: int
     ascent_steps: int
     run: str
-    fitting_loss: float  # of the trained policies on the data, the mean over seeds
-    kept: bool  # among the best by that loss
+    fitting_loss: float  # the cloning loss on the data after training, the mean over seeds
+    kept: bool  # whether N is one of the `KEPT` with the lowest fitting loss
     estimate: float | None = None  # by fitted Q evaluation: the discounted return
-    played: tuple[float, ...] = ()  # returns of the episodes that were spent on it
+    played: tuple[float, ...] = ()  # the returns of the episodes that were played with it
 
 
 @dataclass(frozen=True)
 class Selection:
-    """All candidates, the best of them, and what it cost to know."""
+    """All settings, which one was chosen, and how many episodes that took."""
 
-    candidates: tuple[Candidate, ...]
-    chosen: int
-    episodes: int  # played online, all together
+    candidates: tuple[Setting, ...]
+    chosen: int  # its place among the candidates
+    episodes: int  # played online, over all candidates
 
     @property
-    def best(self) -> Candidate:
+    def best(self) -> Setting:
         return self.candidates[self.chosen]
 
 
@@ -73,8 +73,8 @@ def select(
 ) -> Selection:
     """Train DROP once for each N (in `out/N…`, resumed like any run) and choose N and K.
 
-    `budget` is the number of episodes that may be played, all together; 0 plays none. M follows from N: all
-    trajectories in sub-tasks of equal size.
+    `budget` is the number of episodes that may be played in total; 0 plays none. M follows from N: sub-tasks of equal
+    size hold all trajectories.
     """
     algorithm = algorithm or DROP()
     ks = tuple(ascent_steps) if ascent_steps is not None else (algorithm.adaptation.ascent_steps,)
@@ -84,20 +84,20 @@ def select(
     if budget < 0 or 0 < budget < min(KEPT, len(numbers)) * len(ks):
         least = min(KEPT, len(numbers)) * len(ks)
         raise DropError(
-            f"budget is {budget} episodes: give 0, or at least {least}, one for each that is left to choose"
+            f"budget is {budget} episodes: give 0, or at least {least}, one for each N and K to choose from"
         )
     console = Console(stderr=True, quiet=not progress)
     runs = []
     for n in numbers:
         sized = replace(algorithm, n_sub_tasks=n, trajectories_per_sub_task=dataset.n_episodes // n)
-        console.print(f"N = {n}: {dataset.n_episodes // n} trajectories a sub-task", highlight=False)
+        console.print(f"N = {n}: {dataset.n_episodes // n} trajectories in each sub-task", highlight=False)
         runs.append(
             fit(dataset, sized, out=Path(out) / f"N{n}", seeds=seeds, steps=steps, source=source, progress=progress)
         )
     losses = [_fitting_loss(run) for run in runs]
     kept = set(np.argsort(losses, kind="stable")[:KEPT].tolist())
     candidates = [
-        Candidate(n, dataset.n_episodes // n, k, str(run.path), losses[i], i in kept)
+        Setting(n, dataset.n_episodes // n, k, str(run.path), losses[i], i in kept)
         for i, (n, run) in enumerate(zip(numbers, runs, strict=True))
         for k in ks
     ]
@@ -115,24 +115,25 @@ def select(
 
 
 def load_selection(out: str | Path) -> Selection:
-    """What `select` left in its folder."""
+    """The selection in a folder that `select` made."""
     where = Path(out) / "selection.json"
     content: Any = read_json(where)
     try:
-        candidates = tuple(Candidate(**c | {"played": tuple(c["played"])}) for c in content["candidates"])
+        candidates = tuple(Setting(**c | {"played": tuple(c["played"])}) for c in content["candidates"])
         return Selection(candidates, int(content["chosen"]), int(content["episodes"]))
     except (KeyError, TypeError, ValueError) as error:
         raise DropError(f"{where}: is not a selection: run `drop select` again") from error
 
 
 def _sizes(dataset: Dataset, n_sub_tasks: Sequence[int]) -> list[int]:
-    """Each N that the data has trajectories for, from the smallest up."""
+    """Each N for which the data has enough trajectories, the smallest first."""
     if not n_sub_tasks or min(n_sub_tasks) < 1:
         raise DropError(f"n_sub_tasks are {list(n_sub_tasks)}: give numbers of at least 1")
     found = sorted({n for n in n_sub_tasks if n <= dataset.n_episodes})
     if not found:
         raise DropError(
-            f"{dataset.name}: has {dataset.n_episodes} trajectories, fewer than any N of {list(n_sub_tasks)}"
+            f"{dataset.name}: has {dataset.n_episodes} trajectories, fewer than any N of {list(n_sub_tasks)}: add a "
+            "smaller N"
         )
     return found
 
@@ -140,25 +141,25 @@ def _sizes(dataset: Dataset, n_sub_tasks: Sequence[int]) -> list[int]:
 def _fitting_loss(run: Run) -> float:
     logged = [entry["probe_clone_loss"] for entry in run.metrics() if "probe_clone_loss" in entry]
     if not logged:
-        raise DropError(f"{run.path}: logged no cloning loss: remove the folder and select again")
+        raise DropError(f"{run.path}: its log has no cloning loss: remove the folder and select again")
     return float(np.mean(logged[-1]))
 
 
-def _estimated(candidates: Sequence[Candidate], dataset: Dataset, config: FQE) -> list[Candidate]:
-    """Every candidate with the mean of its seeds' estimates."""
+def _estimated(candidates: Sequence[Setting], dataset: Dataset, config: FQE) -> list[Setting]:
+    """The candidates with their estimates, each the mean over its seeds."""
     policies = [_policies(c) for c in candidates]
-    estimates = iter(estimate_returns([p for of_one in policies for p in of_one], dataset, config))
-    means = [float(np.mean([next(estimates) for _ in of_one])) for of_one in policies]
+    estimates = iter(estimate_returns([policy for seeds in policies for policy in seeds], dataset, config))
+    means = [float(np.mean([next(estimates) for _ in seeds])) for seeds in policies]
     return [replace(c, estimate=mean) for c, mean in zip(candidates, means, strict=True)]
 
 
-def _policies(candidate: Candidate) -> list[LoadedPolicy]:
+def _policies(candidate: Setting) -> list[LoadedPolicy]:
     run = Run(candidate.run)
     return [policy_of_run(run, seed, ascent_steps=candidate.ascent_steps) for seed in run.config.seeds]
 
 
-def _played(candidate: Candidate, episodes: int, env: str | EnvMaker | None, progress: bool) -> Candidate:
-    """The seeds take turns, so that the episodes are as many whatever their number."""
+def _played(candidate: Setting, episodes: int, env: str | EnvMaker | None, progress: bool) -> Setting:
+    """The candidate with the returns of `episodes` episodes, which its seeds share."""
     policies, returns = _policies(candidate), []
     for i, policy in enumerate(policies):
         share = len(range(i, episodes, len(policies)))

@@ -1,1 +1,1 @@
-"""The page of a suite: what it says (`contents`), how it is measured (`build`, `runs`), how it is drawn."""
+"""The page of a suite: what it says (`contents`), how that is gathered (`build`, `runs`), how it is drawn."""

@@ -1,4 +1,4 @@
-"""From a suite's folder to the contents of its page: what was played, compared task by task and over all of them."""
+"""From a suite's folder to the contents of its page: what was played, task by task and over all tasks."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from droprl.train.checkpoints import KEEP
 
 STATISTICS = get_args(statistics.Aggregate)
 SCORE = "D4RL-normalised score"
-THRESHOLDS = 101  # places at which a profile is drawn
+THRESHOLDS = 101  # number of scores τ at which a profile is drawn
 
 
 @dataclass(frozen=True)
 class Played:
-    """One method under one play, and what is known of it by task; tasks that were not played are missing."""
+    """One method under one play, and its evaluations by task; tasks that were not played are missing."""
 
     entry: Entry
     method: Method
@@ -44,7 +44,7 @@ class Played:
 
 
 def build_suite_report(bench: Bench, command: str, notes: Sequence[str] = (), episode: bool = True) -> SuiteReport:
-    """Everything that a suite's folder has to show; with `episode` also a run of DROP's at play, for z on its walk."""
+    """Everything that a suite's folder can show; with `episode` also one episode of a DROP run, for the walk of z."""
     bench = as_played(bench)
     everything = [played for method in bench.suite.methods for played in _played(bench, method)]
     scores, late = load_scores(bench), load_scores(bench, KEEP)
@@ -58,16 +58,16 @@ def build_suite_report(bench: Bench, command: str, notes: Sequence[str] = (), ep
     scored = bool(over_all) and not scores.in_returns
     budgets = _budgets(bench) if over_all else []
     walks = episode_of(bench) if episode else None
-    said = [*notes, origin, *_caveats(everything), *caveats(scores)]
+    warnings = [*notes, origin, *_caveats(everything), *caveats(scores)]
     return SuiteReport(
         title=bench.suite.title,
         note=bench.suite.note,
         claim=bench.suite.claim,
         command=command,
         when=WHEN[1],
-        score_unit=units[0] if len(units) == 1 else "score, or return where the task has no reference",
+        score_unit=units[0] if len(units) == 1 else "score (return for tasks without reference scores)",
         facts=_facts(bench, tasks, everything, data),
-        notes=[note for note in (*said, walks.problem if walks else "") if note],
+        notes=[note for note in (*warnings, walks.problem if walks else "") if note],
         data=data,
         entries=[p.entry for p in everything],
         overall=[_row(p, scores) for p in over_all],
@@ -95,7 +95,7 @@ def build_suite_report(bench: Bench, command: str, notes: Sequence[str] = (), ep
         else [],
         costs=read_costs(bench, [(p.entry, p.method, p.evaluations, _iqm(p.entry.name, scores)) for p in everything]),
         data_rows=[
-            TaskData(task, r["source"], r["origin"] or "not said", r["steps"], r["episodes"], r["fingerprint"])
+            TaskData(task, r["source"], r["origin"] or "not recorded", r["steps"], r["episodes"], r["fingerprint"])
             for task in bench.suite.tasks
             for r in bench.data_of(task)
         ],
@@ -103,7 +103,7 @@ def build_suite_report(bench: Bench, command: str, notes: Sequence[str] = (), ep
 
 
 def as_played(bench: Bench) -> Bench:
-    """With the tasks of the suite, and others that were run in their place and left their folders."""
+    """With the tasks of the suite, and with other tasks whose folders are there."""
     known = list(bench.suite.tasks)
     folders = [name for part in ("plays", "runs") for name in bench.folders(bench.out / part)]
     paths = {bench.play_path(task, bench.suite.methods[0], "").parent.parent.name for task in known}
@@ -112,17 +112,18 @@ def as_played(bench: Bench) -> Bench:
 
 
 def _played(bench: Bench, method: Method) -> list[Played]:
+    """The method under each of its plays, if any task was played."""
     found, place = [], bench.suite.methods.index(method)
     for i, play in enumerate(bench.suite.plays_of(method)):
         look = (place, i) if len(bench.suite.methods) > 1 else (i, 0)
         entry = Entry(method.name, None if play == method.name else play)
-        of_task = {t: e for t in bench.suite.tasks if (e := bench.evaluation(t, method, play)) is not None}
-        if of_task:
-            found.append(Played(entry, method, look, of_task))
+        by_task = {t: e for t in bench.suite.tasks if (e := bench.evaluation(t, method, play)) is not None}
+        if by_task:
+            found.append(Played(entry, method, look, by_task))
     return found
 
 
-# --- what is said of the whole ---
+# --- notes and facts ---
 
 
 def _caveats(everything: Sequence[Played]) -> list[str]:
@@ -162,7 +163,7 @@ def _range(values: Sequence[int]) -> str:
 
 
 def _cell(evaluation: dict[str, Any] | None, checkpoints: int = 1) -> Estimate | None:
-    """The mean over the episodes of the last checkpoints; seeds and episodes are drawn for its interval."""
+    """The mean over the episodes of the last checkpoints, with a bootstrap interval over seeds and episodes."""
     of_seeds = None if evaluation is None else last_episodes(evaluation, checkpoints)
     if of_seeds is None:
         return None
@@ -191,7 +192,8 @@ def _row(played: Played, scores: Scores) -> ScoreRow:
 
 def _aggregates(several: Sequence[Played], scores: Scores) -> list[Aggregate]:
     known = [(p.entry, scores.whole(p.entry.name)) for p in several if p.entry.name in scores.runs]
-    return [Aggregate(entry, [aggregate(runs, of) for of in STATISTICS]) for entry, runs in known if runs is not None]
+    played = [(entry, runs) for entry, runs in known if runs is not None]
+    return [Aggregate(entry, [aggregate(runs, statistic) for statistic in STATISTICS]) for entry, runs in played]
 
 
 def _iqm(name: str, scores: Scores) -> Estimate | None:
@@ -207,7 +209,7 @@ def _budgets(bench: Bench) -> list[Budget]:
             places[name],
             curve.candidates,
             curve.most,
-            [Estimate(*map(float, of)) for of in zip(curve.score, curve.low, curve.high, strict=True)],
+            [Estimate(*map(float, ends)) for ends in zip(curve.score, curve.low, curve.high, strict=True)],
             curve.exhausted.tolist(),
         )
         for name, curve in method_curves(bench).items()
@@ -216,14 +218,14 @@ def _budgets(bench: Bench) -> list[Budget]:
 
 def _profile(several: Sequence[Played], scores: Scores, unit: str) -> Chart:
     known = [(p, scores.whole(p.entry.name) or []) for p in several]
-    every = np.concatenate([of for _, runs in known for of in runs])
+    every = np.concatenate([seeds for _, runs in known for seeds in runs])
     thresholds = np.linspace(every.min() - 0.02 * np.ptp(every), every.max(), THRESHOLDS)
     series = []
     for p, runs in known:
         found = performance_profile(runs, thresholds)
         x, y, low, high = (np.asarray(part).tolist() for part in (thresholds, found.value, found.low, found.high))
         series.append(Series(p.entry.name, x, y, low, high, look=p.look))
-    note = f"A run is a seed’s mean on one task, {WHEN[1]}; every task counts alike. Bands: pointwise 95 % intervals."
+    note = f"A run is a seed’s mean on one task, {WHEN[1]}. All tasks weigh the same. Bands: pointwise 95 % intervals."
     return Chart("Share of runs that score more than τ", f"{unit} τ", "share of runs", series, note)
 
 
@@ -237,13 +239,13 @@ def _improvements(everything: Sequence[Played], scores: Scores) -> Improvements 
 
 
 def _score_curves(everything: Sequence[Played], tasks: Sequence[str]) -> list[Chart]:
-    """Scores along the checkpoints, where more than one was played."""
+    """Scores against the checkpoints, if more than one was played."""
     charts = []
     for task in tasks:
         series = [s for p in everything if task in p.evaluations if (s := _score_series(p, task)) is not None]
         if series:
             unit = next(p.evaluations[task]["unit"] for p in everything if task in p.evaluations)
-            note = "Mean over seeds; the band spans them."
+            note = "Mean over seeds; the band reaches from the lowest to the highest."
             charts.append(Chart(f"{task}: score", "updates", unit, series, note, panel=("Scores of checkpoints", task)))
     return charts
 
@@ -255,5 +257,5 @@ def _score_series(played: Played, task: str) -> Series | None:
     if len(at) < 2:
         return None
     steps = sorted(at)
-    low, high, mean = ([float(of(at[step])) for step in steps] for of in (min, max, np.mean))
+    low, high, mean = ([float(statistic(at[step])) for step in steps] for statistic in (min, max, np.mean))
     return Series(played.entry.name, [float(step) for step in steps], mean, low, high, look=played.look)

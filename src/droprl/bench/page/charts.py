@@ -1,4 +1,4 @@
-"""The two drawings that only the page of a suite has: the matrix of probabilities, and predicted against earned."""
+"""The two drawings that only the page of a suite has: probabilities of improvement, and f against reward."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from droprl.evaluation.statistics import Estimate
 from droprl.report import svg
 from droprl.report.charts import HEIGHT, SERIES_COLOURS, WIDTH, frame
 
-_DEEPEST = 0.62  # of a cell's colour; darker, and the number in it could not be read
-_MOST_DOTS = 250  # an episode
+_DEEPEST = 0.62  # the highest opacity of a cell's colour; above it the number could not be read
+_MOST_DOTS = 250  # for each episode
 _FEW_DOTS = 12
 
 
 def settled(estimate: Estimate) -> bool:
-    """The interval leaves out one half: the runs do tell the two apart."""
+    """Whether the interval does not contain one half: the runs show a difference."""
     return not estimate.low <= 0.5 <= estimate.high
 
 
 def improvement_matrix(improvements: Improvements, narrow: bool) -> str:
-    """A row and a column an entry, in per cent; drawn twice, on a phone without the names, which stand above it."""
+    """One row and one column for each entry, in per cent. `narrow`, for a phone, has no names in the drawing."""
     n = len(improvements.entries)
     longest = max(len(entry.name) for entry in improvements.entries)
     left = 22.0 if narrow else 40 + 7.0 * longest
@@ -60,7 +60,7 @@ def _cell(row: str, column: str, estimate: Estimate, corner: tuple[float, float]
 
 
 def prediction_chart(several: Sequence[Predictions]) -> str:
-    """What f said against what was earned, a dot a step; on the dashed line both are the same."""
+    """The score f against the reward that was earned, one dot for each step. On the dashed line they are equal."""
     thinned = [
         (p.realised[:: max(1, len(p.realised) // _MOST_DOTS)], p.predicted[:: max(1, len(p.realised) // _MOST_DOTS)])
         for p in several
@@ -75,7 +75,7 @@ def prediction_chart(several: Sequence[Predictions]) -> str:
 
 
 def _steps(series: int, points: Sequence[tuple[float | None, float | None]]) -> str:
-    """Many as a cloud; a few, of a rule that asks f once, as the series' own mark, or they could not be found."""
+    """Many steps as a cloud of dots; a few as the marks of the series, so that they can be seen."""
     css = f"s{series % SERIES_COLOURS}"
     if len(points) > _FEW_DOTS:
         return f'<path class="steps {css}" d="{svg.dots(points)}"/>'

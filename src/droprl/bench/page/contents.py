@@ -1,4 +1,4 @@
-"""What the page of a suite says: values only, like `contents`, whose parts it uses where they are the same."""
+"""What the page of a suite says: values only. Parts that are on the page of runs too come from `report.contents`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Entry:
     """One method under one play: a column of the table, a row of the figures."""
 
     method: str
-    play: str | None  # None for a method that is played in one way only
+    play: str | None  # None if the method is played in one way only
 
     @property
     def name(self) -> str:
@@ -23,7 +23,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class TaskScores:
-    """A row of the table: what every entry scored on one task, and None where it was not played."""
+    """A row of the table: the score of every entry on one task, None if it was not played."""
 
     task: str
     cells: list[Estimate | None]  # the mean over all episodes
@@ -39,7 +39,7 @@ class Aggregate:
 
 @dataclass(frozen=True)
 class Improvements:
-    """How likely a run of the row is to beat one of the column; None on the diagonal."""
+    """How likely a run of the row beats a run of the column; None on the diagonal."""
 
     entries: list[Entry]
     cells: list[list[Estimate | None]]
@@ -57,7 +57,7 @@ class PublishedTable:
 
 @dataclass(frozen=True)
 class Cost:
-    """What an entry costs: training as its method's runs measured it, an action as it was played. NaN: not known."""
+    """What an entry costs: training, as measured in the method's runs, and an action in play. NaN: not known."""
 
     entry: Entry
     score: Estimate | None  # over all tasks
@@ -70,19 +70,19 @@ class Cost:
 
 @dataclass(frozen=True)
 class Budget:
-    """What a method is expected to score after so many episodes spent on choosing among its candidates."""
+    """The expected score of a method for each number of episodes spent on choosing among its candidates."""
 
     method: str
     place: int  # of the method in the suite, which gives its colour
     candidates: int
-    most: int  # episodes that there are to choose by
+    most: int  # the number of episodes to choose by
     values: list[Estimate]  # as many as `SuiteReport.budgets`
-    capped: list[bool]  # where a budget has more episodes than there are
+    capped: list[bool]  # whether the budget is larger than `most`
 
 
 @dataclass(frozen=True)
 class TaskData:
-    """What the methods learned from on a task."""
+    """The data that the methods learned from on one task."""
 
     task: str
     source: str
@@ -94,8 +94,8 @@ class TaskData:
 
 @dataclass(frozen=True)
 class Predictions:
-    """What f said at the steps of an episode where z was inferred anew, and what was earned from there on: both
-    discounted, in f's own unit."""
+    """For each step of an episode at which z was inferred: the score f, and the discounted reward from there on, in the
+    unit of f."""
 
     rule: str
     predicted: list[float]
@@ -107,18 +107,18 @@ class SuiteReport:
     """The whole page. An empty part is left out of it."""
 
     title: str
-    note: str  # in the makers' own words
-    claim: str  # the paper's, in words
+    note: str  # what the people who ran the suite want to say
+    claim: str  # what the paper says
     command: str
-    when: str  # of which checkpoints all scores are, but for those that are called late
+    when: str  # the checkpoints of all scores; those named late have `late_when`
     score_unit: str
     facts: list[tuple[str, str]]
     notes: list[str]
-    data: str  # what the runs learned from, in words, as it stands beside a number
+    data: str  # the data of the runs, in a few words
     entries: list[Entry]
     overall: list[ScoreRow]  # over all tasks; a dot is a run, and intervals are those of the IQM
     scores: list[TaskScores]
-    averaged: int = 0  # tasks that `overall` and all aggregates are over: not those in returns
+    averaged: int = 0  # number of tasks in `overall` and in all aggregates: without those in returns
     statistics: list[str] = field(default_factory=list)
     aggregates: list[Aggregate] = field(default_factory=list)
     late_when: str = ""
@@ -129,7 +129,7 @@ class SuiteReport:
     budgets: tuple[int, ...] = ()
     budget_rows: list[Budget] = field(default_factory=list)
     curves: list[Chart] = field(default_factory=list)
-    more_curves: list[Chart] = field(default_factory=list)  # folded away
+    more_curves: list[Chart] = field(default_factory=list)  # shown on request
     walks_of: str = ""  # which run the episode belongs to
     walks: list[EmbeddingWalk] = field(default_factory=list)
     sub_tasks: SubTaskReturns | None = None

@@ -1,4 +1,4 @@
-"""The page of a suite: from a `SuiteReport` to one HTML file, with the frame, style and script of the one-run page."""
+"""The page of a suite: from a `SuiteReport` to one HTML file. Frame, style and script are those of the page of runs."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _overall(report: SuiteReport, numbers: Numbering) -> str:
         return ""
     values = [row.iqm for row in rows]
     best = charts.highest(values)
-    title = f"Every run of {counted(report.averaged, 'task')}, {report.when}, and the interval they support"
+    title = f"Every run of {counted(report.averaged, 'task')}, {report.when}, and the interval of the IQM"
     dots = "single runs, each the mean of a seed’s episodes on one task"
     chart = interval_figure(rows, best, report.score_unit, numbers, title, dots, "IQM over all runs")
     return verdict(rows, values, best, "IQM") + chart
@@ -73,8 +73,8 @@ def _overall(report: SuiteReport, numbers: Numbering) -> str:
 
 
 def _head(first: str, columns: Sequence[tuple[str, str]]) -> str:
-    """Two lines: what neighbouring columns share, and below it what tells them apart."""
-    groups = [(name, [leaf for _, leaf in of]) for name, of in groupby(columns, key=lambda column: column[0])]
+    """Two lines: the name that neighbouring columns share, and below it the name of each column."""
+    groups = [(name, [leaf for _, leaf in same]) for name, same in groupby(columns, key=lambda column: column[0])]
     if not any(leaf for _, leaf in columns):
         names = "".join(f'<th scope="col">{escape(name)}</th>' for name, _ in columns)
         return f'<thead><tr><th scope="col">{first}</th>{names}</tr></thead>'
@@ -113,7 +113,7 @@ def _estimate(estimate: Estimate | None, decimals: int, label: str, css: str = "
 
 
 def _split(task: str) -> tuple[str, str]:
-    """ "hopper-medium-replay" under "hopper": the columns of one robot stand together."""
+    """A task as its robot and the rest of its name, so that the columns of one robot stand together."""
     family, _, rest = task.partition("-")
     return family, rest.replace("-", "-\u200b")
 
@@ -130,7 +130,7 @@ def _scores(report: SuiteReport, numbers: Numbering) -> str:
 
     how = (
         ": the mean over the episodes, and its 95 % interval over seeds and episodes. Bold: the highest of a task. "
-        "Shaded: those whose interval meets that of the highest."
+        "Shaded: the interval overlaps with that of the highest."
     )
     first = table(report.scores, report.when, how, css)
     return first + (table(report.late_scores, report.late_when, ".", f"{css} below") if report.late_scores else "")
@@ -171,8 +171,8 @@ def _profiles(report: SuiteReport, numbers: Numbering) -> str:
         )
 
     how = (
-        "Four ways to say it in one number, over all runs of all tasks, with 95 % intervals. The optimality gap is "
-        "what is missing to 100: less is better. Scores:"
+        "Four ways to sum up all runs of all tasks in one number, with 95 % intervals. The optimality gap is the mean "
+        "distance below 100: less is better. Scores:"
     )
     chart += table(report.aggregates, report.when, how)
     return chart + (table(report.late_aggregates, report.late_when, "The same:") if report.late_aggregates else "")
@@ -186,9 +186,9 @@ def _improvement(report: SuiteReport, numbers: Numbering) -> str:
     drawings = "".join(improvement_matrix(found, narrow) for narrow in (False, True))
     return (
         f'<figure class="full"><h3>{numbers.figure()} Probability that the row beats the column, per cent</h3>'
-        f'<ol class="names">{names}</ol>{drawings}<figcaption>One run of each on the same task, ties counting half, '
-        "the mean over the tasks. Bold: the 95 % interval leaves out 50. Colour: blue where the row is likely to be "
-        "better, orange where it is likely to be worse.</figcaption></figure>"
+        f'<ol class="names">{names}</ol>{drawings}<figcaption>One run of each on the same task, a tie counts half: '
+        "the mean over the tasks. Bold: the 95 % interval does not contain 50. Blue: the row is probably better. "
+        "Orange: the row is probably worse.</figcaption></figure>"
     )
 
 
@@ -210,22 +210,22 @@ def _budget(report: SuiteReport, numbers: Numbering) -> str:
         for row in rows
     ]
     note = (
-        "The mean over seeds and tasks. Bands: 95 % intervals over seeds, not over the recorded episodes; with few of "
-        "these a curve may fall by chance. Places are not to scale."
+        "The mean over seeds and tasks. Bands: 95 % intervals over seeds, not over the recorded episodes. With few "
+        "recorded episodes a curve may fall by chance. The x axis is not to scale."
     )
     title = "Expected score of the chosen candidate"
     chart = Chart(title, "online episodes spent on choosing", report.score_unit, series, note, places=places)
     lead = (
-        '<p class="lead">A training run leaves several candidates: its checkpoints, under each way to play. Which is '
-        "the best is not known for free. Without an episode it is the last checkpoint, played as the method is by "
-        "default.</p>"
+        '<p class="lead">A training run leaves several candidates: each of its checkpoints under each way to play. '
+        "To find the best one costs episodes. Without any episode the choice is the last checkpoint under the "
+        "method’s default way to play.</p>"
     )
     caption = (
-        f"{numbers.table()} The same in numbers. A seed chooses among its own candidates, which play in turn: the one "
-        "with the highest mean. Half of the recorded episodes choose, the other half judge. Grey: there are fewer "
-        "episodes to choose by than the budget has, and the score is that after all of them."
+        f"{numbers.table()} The same in numbers. A seed chooses among its own candidates: they play in turn, and the "
+        "highest mean is chosen. Half of the recorded episodes choose, the other half judge. Grey: the budget is "
+        "larger than the number of episodes to choose by, and the score is that after all of them."
     )
-    head = [("Candidates", ""), ("Episodes to choose by", ""), *(("Score after so many", place) for place in places)]
+    head = [("Candidates", ""), ("Episodes to choose by", ""), *(("Score after this many", place) for place in places)]
     decimals = svg.decimals_for(v.value for row in rows for v in row.values)
     body = "".join(_budget_row(row, places, decimals) for row in rows)
     return lead + chart_figure(chart, numbers, full=True) + _table("cards below", caption, ("Method", head), body)
@@ -254,13 +254,13 @@ def _curves(report: SuiteReport, numbers: Numbering) -> str:
 
 
 def _panels_or_charts(several: Sequence[Chart], numbers: Numbering) -> str:
-    """What was measured on several tasks is one figure; what was on one stands beside others of that kind."""
+    """One figure with a panel for each task; a chart of a single task stands in a grid with others."""
     groups = {
         chart.panel[0]: [c for c in several if c.panel and c.panel[0] == chart.panel[0]]
         for chart in several
         if chart.panel
     }
-    drawn = "".join(panels_figure(title, of, numbers) for title, of in groups.items() if len(of) > 1)
+    drawn = "".join(panels_figure(title, group, numbers) for title, group in groups.items() if len(group) > 1)
     return drawn + chart_grid([c for c in several if c.panel is None or len(groups[c.panel[0]]) == 1], numbers)
 
 
@@ -273,11 +273,11 @@ def _walks(report: SuiteReport, numbers: Numbering) -> str:
     if report.predictions:
         keys = "".join(f"<li>{charts.legend_key(i)}{escape(p.rule)}</li>" for i, p in enumerate(report.predictions))
         scatter = figure(
-            numbers, "What f predicted, and what was earned", f'<ul class="legend">{keys}</ul>',
+            numbers, "What f predicted and what was earned", f'<ul class="legend">{keys}</ul>',
             "score f(s, β(s, z*), z*)", prediction_chart(report.predictions),
             "discounted reward earned from there on, in f’s unit",
-            "A dot is a step of the episode above at which z was inferred anew, once or often as the rule has it; on "
-            "the dashed line both agree. Where the clock ended the episode, what would have come is missing.",
+            "A dot is a step of the episode above at which the rule inferred z. On the dashed line both agree. If a "
+            "time limit ended the episode, the reward after it is missing.",
         )  # fmt: skip
     ranking = ranking_figure(report.sub_tasks, numbers) if report.sub_tasks else ""
     return lead + played + (f'<div class="figures">{scatter}{ranking}</div>' if scatter or ranking else "")
@@ -298,12 +298,10 @@ def _published(report: SuiteReport, numbers: Numbering) -> str:
         groups += _group(f"Published, on D4RL’s {table.version} files: {table.table}", width, table.source)
         groups += _published_rows(table, shown, columns)
     lead = (
-        '<p class="lead">These were measured on other data, by other code. They say where the field stands, not which '
-        "line of this table is better.</p>"
+        '<p class="lead">The published scores come from other data and other code. They show where the field stands, '
+        "not which line of this table is better.</p>"
     )
-    caption = (
-        f"{numbers.table()} Mean score, and its deviation over seeds where one was published. Ours: {report.when}."
-    )
+    caption = f"{numbers.table()} Mean score, and its deviation over seeds if one was published. Ours: {report.when}."
     return lead + _table("others", caption, ("Method", columns), groups)
 
 
@@ -322,10 +320,10 @@ def _our_row(entry: Entry, index: int, scores: Sequence[TaskScores]) -> str:
 
 def _published_rows(table: PublishedTable, shown: Sequence[int], columns: Sequence[tuple[str, str]]) -> str:
     rows = ""
-    for method, of_task in table.rows:
+    for method, by_task in table.rows:
         cells = ""
         for i, (family, rest) in zip(shown, columns, strict=True):
-            cell = of_task[i]
+            cell = by_task[i]
             deviation = f"± {svg.number(cell[1], 1)}" if cell and cell[1] is not None else ""
             cells += _two_lines(svg.number(cell[0], 1) if cell else "–", deviation, f"{family} {rest}")
         rows += f'<tr><th scope="row">{escape(method)}</th>{cells}</tr>'
@@ -351,7 +349,7 @@ def _costs(report: SuiteReport, numbers: Numbering) -> str:
         + "</tr>"
         for i, cost in enumerate(report.costs)
     )
-    trained = " Training counts all seeds together." if svg.finite(columns[0][1]) else ""
+    trained = " Training: all seeds together." if svg.finite(columns[0][1]) else ""
     where = f" Trained on {escape(', '.join(devices))}." if devices else ""
     beside = f" The IQM is over all runs, {report.when}." if scored else ""
     caption = f"{numbers.table()} The median over the tasks.{trained}{where}{beside}"
@@ -363,16 +361,16 @@ def _data(report: SuiteReport, numbers: Numbering) -> str:
         return ""
     columns = ("Learned from", "Steps", "Episodes", "Fingerprint")
     rows = "".join(
-        f'<tr><th scope="row">{escape(of.task)}</th>'
-        + _two_lines(escape(of.source), escape(of.origin), columns[0], "words")
-        + _two_lines(f"{of.steps:,}", "", columns[1])
-        + _two_lines(f"{of.episodes:,}", "", columns[2])
-        + _two_lines(f"<code>{escape(of.fingerprint)}</code>", "", columns[3])
+        f'<tr><th scope="row">{escape(data.task)}</th>'
+        + _two_lines(escape(data.source), escape(data.origin), columns[0], "words")
+        + _two_lines(f"{data.steps:,}", "", columns[1])
+        + _two_lines(f"{data.episodes:,}", "", columns[2])
+        + _two_lines(f"<code>{escape(data.fingerprint)}</code>", "", columns[3])
         + "</tr>"
-        for of in report.data_rows
+        for data in report.data_rows
     )
     caption = (
-        f"{numbers.table()} What the methods learned from, and what it says of its origin. The fingerprint is of the "
-        "arrays; suite.json has the SHA-256 of every file."
+        f"{numbers.table()} The data that the methods learned from, and what its files say about their origin. The "
+        "fingerprint is of the arrays; suite.json has the SHA-256 of every file."
     )
     return _table("cards sources", caption, ("Task", [(name, "") for name in columns]), rows)

@@ -1,4 +1,4 @@
-"""What a suite's run directories add to its page: learning curves, an episode, and costs."""
+"""What the run directories of a suite add to its page: learning curves, an episode, and costs."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ from droprl.train.run import MEND
 
 
 def training_charts(bench: Bench) -> tuple[list[Chart], list[Chart]]:
-    """A chart a task of what all methods log alike, and those of all other metrics."""
+    """The charts of the first metric, one for each task; and those of all other metrics."""
     runs = {t: [(m.name, r) for m in bench.suite.methods if (r := bench.run(t, m))] for t in bench.suite.tasks}
-    declared = [curve for curve in curves_of([pair for of in runs.values() for pair in of]) if not curve.lines]
+    declared = [curve for curve in curves_of([pair for pairs in runs.values() for pair in pairs]) if not curve.lines]
     places = {method.name: i for i, method in enumerate(bench.suite.methods)}
 
     def charts(curve: Curve) -> list[Chart]:
         drawn = []
-        for task, of in runs.items():
-            chart = curve_chart(of, curve)
+        for task, pairs in runs.items():
+            chart = curve_chart(pairs, curve)
             series = [replace(s, look=(places[s.label], 0)) for s in chart.series]
             title = f"{task}: {curve.title[0].lower()}{curve.title[1:]}"
             drawn += [replace(chart, title=title, series=series, panel=(curve.title, task))] if series else []
         return drawn
 
     drawn = [charts(curve) for curve in sorted(declared, key=lambda curve: curve.diagnosis)]
-    return drawn[0] if drawn else [], [chart for of in drawn[1:] for chart in of]
+    return drawn[0] if drawn else [], [chart for several in drawn[1:] for chart in several]
 
 
 # --- an episode ---
@@ -54,28 +54,30 @@ def training_charts(bench: Bench) -> tuple[list[Chart], list[Chart]]:
 
 @dataclass(frozen=True)
 class EpisodeOfRun:
-    of: str
+    """One episode of one run under each rule."""
+
+    of: str  # the method and the task
     walks: list[EmbeddingWalk] = field(default_factory=list)
     sub_tasks: SubTaskReturns | None = None
     predictions: list[Predictions] = field(default_factory=list)
-    problem: str = ""  # why there is none
+    problem: str = ""  # why no episode could be played
 
 
 def episode_of(bench: Bench) -> EpisodeOfRun | None:
-    """An episode of the first run that adapts among sub-tasks and has a task to play.
+    """Play the first run that adapts among sub-tasks and whose task is known.
 
-    It is kept in the suite's folder, for a copy of it without weights.
+    The episode is saved in the suite's folder, for copies of the folder that have no weights.
     """
     where, played = bench.out / EPISODE, _play_episode(bench)
     if played is not None and not played.problem:
         write_bytes(where, json.dumps(_in_short(asdict(played)), separators=(",", ":"), allow_nan=False).encode())
     elif played is None and where.exists():
-        return _kept_episode(read_json(where), where)
+        return _saved_episode(read_json(where), where)
     return played
 
 
 def _in_short(content: Any) -> Any:
-    """As JSON can hold it, with as many digits as float32 has."""
+    """The content as JSON can hold it, with the digits of a float32."""
     if isinstance(content, dict):
         return {key: _in_short(value) for key, value in content.items()}
     if isinstance(content, list | tuple):
@@ -83,7 +85,7 @@ def _in_short(content: Any) -> Any:
     return nullable(content, digits=8) if isinstance(content, float) else content
 
 
-def _kept_episode(content: Any, where: Path) -> EpisodeOfRun:
+def _saved_episode(content: Any, where: Path) -> EpisodeOfRun:
     def numbers(values: Any) -> Any:
         return values and [math.nan if value is None else value for value in values]
 
@@ -94,7 +96,7 @@ def _kept_episode(content: Any, where: Path) -> EpisodeOfRun:
         predictions = [Predictions(**p) for p in content["predictions"]]
         return EpisodeOfRun(content["of"], walks, sub_tasks, predictions)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise DropError(f"{where}: is not an episode: remove it, the page is then made without") from error
+        raise DropError(f"{where}: is not an episode: remove it, and the page is made without one") from error
 
 
 def _play_episode(bench: Bench) -> EpisodeOfRun | None:
@@ -123,7 +125,7 @@ def predictions_of(run: Run, walk: EmbeddingWalk) -> Predictions | None:
     treated = (reward + plus * scale for reward in reversed(walk.rewards))
     backwards = accumulate(treated, lambda later, now: now + discount * later)
     earned = [total / scale for total in backwards][::-1]
-    # Between two inferences the score stays as it was, and says nothing of the state that has been reached.
+    # Between two inferences the score does not change: it says nothing about the present state.
     anew = [i for i, score in enumerate(walk.scores) if i == 0 or score != walk.scores[i - 1]]
     return Predictions(walk.rule, [walk.scores[i] for i in anew], [earned[i] for i in anew])
 
@@ -134,7 +136,7 @@ def predictions_of(run: Run, walk: EmbeddingWalk) -> Predictions | None:
 def read_costs(
     bench: Bench, played: Sequence[tuple[Entry, Method, Mapping[str, dict[str, Any]], Estimate | None]]
 ) -> list[Cost]:
-    """The median over the tasks of what was measured, beside the score; empty where nothing was."""
+    """For each entry its score and the median cost over the tasks. Empty if nothing was measured."""
     found = []
     for entry, method, evaluations, score in played:
         measured = [cost for task in bench.suite.tasks if (cost := bench.cost(task, method)) is not None]
