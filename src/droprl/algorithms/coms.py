@@ -78,8 +78,8 @@ class COMs:
     adaptation: ClassVar[None] = None
 
     n_policies: int | None = None
-    """N: how many policies are cloned, one for each group of trajectories with similar returns. None: 32, as many as
-    COMs has designs in a batch; with fewer trajectories, one policy for each of them."""
+    """N: how many policies are cloned, one for each group of trajectories with similar returns. None: 32, the number of
+    designs in a batch of COMs; with fewer trajectories, one policy for each of them."""
     width: int = 64
     """Units of each of the two hidden layers of a policy, as in DROP's appendix."""
     score_width: int = 2048
@@ -103,7 +103,7 @@ class COMs:
     normalize_observations: bool = True
     """Shift and scale observations to zero mean and unit variance."""
     learning_rate: float = 1e-3
-    """Adam's learning rate of the cloned policies: that of BC, as COMs has none."""
+    """Adam's learning rate for the cloned policies, as in bc. COMs clones nothing."""
     average_rate: float = 0.005
     """How fast the averaged policies follow the trained ones."""
     score_learning_rate: float = 3e-4

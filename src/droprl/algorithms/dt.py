@@ -149,22 +149,22 @@ class DT:
     adaptation: ClassVar[None] = None
 
     target_return: float | None = None
-    """The return to aim for at test time, in the task's own units. None: the highest return in the data. (The original
-    picks two by hand for each task: about an expert's return, and half of it.)"""
+    """The return to aim for at test time, in the task's own units. None: the highest return in the data. The authors
+    choose two by hand for each task: about an expert's return, and half of it."""
     return_scale: float | None = None
     """Returns-to-go are divided by this number. None: their standard deviation over the steps of the data. The authors
     take 1000 for all locomotion."""
     context: int = 20
     """K: how many steps the transformer sees, the present one included."""
     longest_episode: int | None = None
-    """How many steps of an episode have an embedding of their own; all later steps share the last one. None: as many as
-    the longest episode of the data has, at most 10,000 (the original: 1000)."""
+    """How many steps of an episode have an embedding of their own; all later steps share the last one. None: the length
+    of the longest episode in the data, at most 10,000. The authors take 1000."""
     width: int = 128
     """Size of a token. The MLPs are four times as wide."""
     depth: int = 3
     """Number of transformer blocks."""
     heads: int = 1
-    """Attention heads; the width must be a multiple of them."""
+    """Number of attention heads. The width must be a multiple of it."""
     dropout: float = 0.1
     """The share of activations dropped in training: of embeddings, of attention, and of what each block adds."""
     normalize_observations: bool = True

@@ -1,10 +1,10 @@
 """Onestep (Brandfonbrener, Whitney, Ranganath and Bruna, "Offline RL Without Off-Policy Evaluation", NeurIPS 2021).
 
 The behaviour β is cloned, its value Q^β is learned by SARSA from the data's own actions, and one policy π is improved
-against this Q. The authors do so in three phases (5·10⁵, 2·10⁶ and 10⁵ updates). Here every update trains all three: an
-algorithm does not know how long a training will be, and the order of the phases is not what matters. Neither Q nor β
-learns from π, so both are exactly as they would be without it, and once they stand still, π has the authors' objective.
-Before that π follows them: it starts where β starts, and the regularisation keeps it near.
+against this Q. The authors do so in three phases (5·10⁵, 2·10⁶ and 10⁵ updates). Here every update trains all three, so
+nobody has to choose the lengths of phases. Their order does not matter: neither Q nor β learns from π, so both are
+exactly as they would be without it, and once they stand still, π has the authors' objective. Before that π follows
+them: it starts where β starts, and the regularisation keeps it near.
 The defaults are those of the paper and its released configuration, unless the field says otherwise.
 """
 
@@ -88,7 +88,7 @@ class Onestep:
     width: int = 1024
     """Units of each hidden layer of β, Q and π."""
     depth: int = 2
-    """Hidden layers of each."""
+    """Hidden layers of β, Q and π."""
     score_models: int = 1
     """Number of Q networks. With several, the lowest value counts."""
     score_layer_norm: bool = True

@@ -66,7 +66,7 @@ class RvS:
     """Units of each hidden layer."""
     state_depth: int = 1
     """Hidden layers before ω enters. The authors have two hidden layers and concatenate ω to the state. Here ω is
-    concatenated to the output of the first layer: this is the network of DROP's policy, where z enters there."""
+    concatenated to the output of the first layer: the network is that of DROP's policy, with ω for z."""
     action_depth: int = 1
     """Hidden layers after ω has entered."""
     conditioning: Conditioning = "concatenate"
