@@ -1,5 +1,5 @@
-"""Compiled programs are kept while the tests run, in a folder of their own: nothing is compiled twice, for subprocesses
-neither, and nobody's cache is touched. JAX reads these variables when it is first imported."""
+"""All test processes share one temporary folder of compiled programs. So nothing is compiled twice, and the user's own
+cache is not touched. JAX reads these variables when it is first imported."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import shutil
 import tempfile
 
 _folder = os.environ.get("DROPRL_TESTS_CACHE", "")
-if not _folder:  # the first process; those that run tests beside it inherit the name
+if not _folder:  # this is the first process; the others inherit the name
     _folder = os.environ["DROPRL_TESTS_CACHE"] = tempfile.mkdtemp(prefix="droprl-tests-")
     atexit.register(shutil.rmtree, _folder, ignore_errors=True)
-os.environ.setdefault("JAX_PLATFORMS", "cpu")  # bits and tolerances are a CPU's
-os.environ["XDG_CACHE_HOME"] = _folder  # where the command line keeps compiled programs
+os.environ.setdefault("JAX_PLATFORMS", "cpu")  # expected bits and tolerances are those of a CPU
+os.environ["XDG_CACHE_HOME"] = _folder  # here the command line stores compiled programs
 os.environ["JAX_COMPILATION_CACHE_DIR"] = os.path.join(_folder, "droprl", "jax")
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"

@@ -52,6 +52,7 @@ from droprl.algorithms import BC, DT
 from droprl.data import Dataset, load_dataset
 from droprl.data.maze_walks import make_maze_dataset
 from droprl.data.scaling import fit_scaling
+from droprl.data.transitions import Places
 from droprl.environments.simulation import make_env
 from droprl.evaluation import evaluate
 from droprl.evaluation.evaluation import EVALUATION_SEED
@@ -127,12 +128,12 @@ def ours(algorithm: BC | DT, dataset: Dataset, rows: np.ndarray, options: argpar
 
 
 def _our_error(algorithm: BC | DT, policy: Any, dataset: Dataset, rows: np.ndarray) -> float:
-    table = algorithm.prepare(dataset).transitions
+    sampler = algorithm.prepare(dataset).transitions
     if isinstance(algorithm, DT):
-        predicted = jax.vmap(policy.transformer)(table.take(jnp.asarray(rows)))[:, -1]
+        predicted = jax.vmap(policy.transformer)(sampler.gather(Places(jnp.asarray(rows))))[:, -1]
     else:
-        predicted = policy.act(policy.start(len(rows)), table.observations[rows], jax.random.key(0))[1]
-    return float(np.mean((predicted - table.actions[rows]) ** 2))
+        predicted = policy.act(policy.start(len(rows)), sampler.rows.observation(rows), jax.random.key(0))[1]
+    return float(np.mean((predicted - sampler.rows.action(rows)) ** 2))
 
 
 # --- theirs: the same settings in d3rlpy's words ---

@@ -81,7 +81,7 @@ def run_group(
     trained = time.perf_counter()
     chosen = favourites(stack, states) if isinstance(stack.template, DROP) else np.empty(0)
     held_out = [m.held_out for m in made if m.held_out is not None]
-    measured_held_out = held_out_measures(stack, states, algorithms, prepared, held_out) if held_out else {}
+    measured_held_out = held_out_measures(stack, states, prepared, held_out) if held_out else {}
     results: list[dict[str, Any]] = []
     for k, (job, m) in enumerate(zip(jobs, made, strict=True)):
         result: dict[str, Any] = {
@@ -97,7 +97,7 @@ def run_group(
             "plays": {},
         }
         if isinstance(m.algorithm, DROP):
-            result["measures"] = preference(chosen[k], m.prepared.spec.n_sub_tasks)
+            result["measures"] = preference(chosen[k], m.prepared.spec.required_sub_tasks())
         result["measures"] |= {name: np.round(value[k], 4).tolist() for name, value in measured_held_out.items()}
         results.append(result)
     measured = time.perf_counter()
@@ -231,7 +231,7 @@ class _Play:
             policy = algorithm.policy(state)
             if sub_task is None:
                 return policy
-            number = math.floor(sub_task * stack.spec.n_sub_tasks)
+            number = math.floor(sub_task * stack.spec.required_sub_tasks())
             return FixedPolicy(policy.behavior_policy, policy.embeddings[number], False)
 
         def of_one(policy: Any, scaling: Any, carry: Any, observations: Any) -> Any:

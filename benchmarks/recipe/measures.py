@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -12,7 +13,8 @@ from stack import Stack, stack_padded
 
 from droprl.algorithms.scoring import calibration
 from droprl.data import Dataset
-from droprl.data.transitions import Prepared, transition_table
+from droprl.data.rows import TargetRule, device_rows
+from droprl.data.transitions import Places, Prepared, Transitions
 
 MEASURED_STEPS = 4096
 
@@ -41,14 +43,13 @@ def preference(chosen: np.ndarray, n_sub_tasks: int) -> dict[str, Any]:
 
 
 def held_out_measures(
-    stack: Stack, states: Any, algorithms: Sequence[Any], prepared: Sequence[Prepared], held_out: Sequence[Dataset]
+    stack: Stack, states: Any, prepared: Sequence[Prepared], held_out: Sequence[Dataset]
 ) -> dict[str, np.ndarray]:
     """(jobs, seeds) each: R² of f on trajectories that were not trained on, given the z of the sub-task that their
     return belongs to (`by_return`: the label knows how the trajectory ends) or that behaves most alike (`by_behavior`:
     it does not); and the cloning loss with these and with all z."""
     most = max(dataset.n_episodes for dataset in held_out)
-    parts = zip(algorithms, prepared, held_out, strict=True)
-    samples = stack_padded([_sample(algorithm, p, dataset, most) for algorithm, p, dataset in parts])
+    samples = stack_padded([_sample(p, dataset, most) for p, dataset in zip(prepared, held_out, strict=True)])
     algorithm = stack.template
 
     def of_one(state: Any, sample: Any) -> dict[str, jax.Array]:
@@ -80,16 +81,16 @@ def held_out_measures(
     return found
 
 
-def _sample(algorithm: Any, prepared: Prepared, held_out: Dataset, most: int) -> dict[str, Any]:
+def _sample(prepared: Prepared, held_out: Dataset, most: int) -> dict[str, Any]:
     """Steps of the held-out trajectories, each trajectory as often as any other, with returns to the episode's end."""
-    alone = [np.array([e]) for e in range(held_out.n_episodes)]
-    table = transition_table(held_out, alone, prepared.scaling, algorithm.discount, None, prepared.reward_scale)
+    to_the_end = replace(prepared.recipe, targets=TargetRule(td_steps=None))
+    steps = Transitions(device_rows(held_out, to_the_end))
     rng = np.random.default_rng(0)
     episode = rng.integers(0, held_out.n_episodes, MEASURED_STEPS)
     row = np.asarray(held_out.bounds[:-1])[episode] + rng.integers(0, held_out.lengths[episode])
-    nearest = np.abs(held_out.returns[:, None] - prepared.sub_task_returns[None, :]).argmin(axis=1)
+    nearest = np.abs(held_out.returns[:, None] - np.asarray(prepared.probe.sub_task_returns)[None, :]).argmin(axis=1)
     return {
-        "batch": table.take(jnp.asarray(row), jnp.asarray(episode)),
+        "batch": steps.gather(Places(jnp.asarray(row), jnp.asarray(episode))),
         "episode": episode,
         "nearest": np.pad(nearest, (0, most - held_out.n_episodes)),
     }

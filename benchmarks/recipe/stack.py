@@ -103,6 +103,8 @@ def with_adaptation(algorithm: Any, **settings: Any) -> Any:
 
 def stack_padded(trees: Sequence[Any]) -> Any:
     def pad(*leaves: Any) -> jax.Array:
+        if not np.ndim(leaves[0]):
+            return jnp.asarray(np.stack(leaves))
         length = max(len(leaf) for leaf in leaves)
         padded = [np.pad(leaf, [(0, length - len(leaf))] + [(0, 0)] * (np.ndim(leaf) - 1)) for leaf in leaves]
         return jnp.asarray(np.stack(padded))

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from droprl.algorithms import DROP
+from droprl.data.rows import DeviceRows
 from droprl.data.transitions import Spec, Transitions
 
 
@@ -93,7 +94,7 @@ class Networks(nn.Module):
             settings.width,
             settings.depths,
         )
-        self.embedding = Embedding(spec.n_sub_tasks, size, width, depths[0])
+        self.embedding = Embedding(spec.required_sub_tasks(), size, width, depths[0])
         self.policy = Policy(o, a, size, width, depths[1:3])
         self.score = Score(o, a, size, width, depths[3:], settings.score_layer_norm)
 
@@ -123,13 +124,19 @@ class Table:
     """The prepared transitions of our side, drawn from in the same way."""
 
     def __init__(self, ours: Transitions) -> None:
-        self.columns = {name: torch.tensor(np.asarray(column)) for name, column in ours._asdict().items()}
+        rows, groups = ours
+        assert isinstance(rows, DeviceRows)
+        assert rows.targets is not None
+        assert groups is not None
+        columns = {"observations": rows.observations, "actions": rows.actions, "order": rows.order}
+        columns |= rows.targets._asdict() | groups._asdict()
+        self.columns = {name: torch.tensor(np.asarray(column)) for name, column in columns.items()}
 
     def sample(self, size: int) -> Batch:
-        sizes = self.columns["sub_task_size"]
+        sizes = self.columns["size"]
         sub_task = torch.randint(len(sizes), (size,))
         step = (torch.rand(size) * sizes[sub_task]).long()
-        return self.take(self.columns["sub_task_rows"][self.columns["sub_task_begin"][sub_task] + step], sub_task)
+        return self.take(self.columns["order"][self.columns["begin"][sub_task] + step], sub_task)
 
     def take(self, row: Tensor, sub_task: Tensor) -> Batch:
         of = self.columns

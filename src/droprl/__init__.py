@@ -45,7 +45,7 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use: `drop --help` need not wait for JAX."""
+    """Import a name when it is first used: `drop --help` need not wait for JAX."""
     import importlib
 
     if name in _HOME:
@@ -65,7 +65,7 @@ def __dir__() -> list[str]:
 
 
 def _algorithms() -> dict[str, Any]:
-    """The class of each algorithm, by its own name."""
+    """The class of each algorithm, by the name of the class."""
     from droprl.algorithms import ALGORITHMS as ALGORITHMS
 
     return {kind.__name__: kind for kind in ALGORITHMS.values()}

@@ -1,4 +1,4 @@
-"""The one kind of error a person is meant to read: a single line that says what was wrong, where, and what to do."""
+"""The one kind of error that people read: a single line that says what was wrong, where, and what to do."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ class DropError(Exception):
 
 
 class SettingError(DropError, ValueError):
-    """A setting that makes no sense, refused where the settings are made."""
+    """A setting that makes no sense. It is refused where the settings are made."""
 
 
 def reason(error: BaseException) -> str:
-    """What the system or a library complained about, as one line for a message of ours."""
+    """The complaint of the system or of a library, as one line that fits into our own message."""
     said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     lines = said.strip().splitlines()
     return lines[0] if lines else type(error).__name__
 
 
-MOST_PARTS = 100  # layers, or networks: they are made one by one, and a stranger's file must not ask for millions
+MOST_PARTS = 100  # layers or networks. They are made one by one: a stranger's file must not ask for millions
 _RANGES: dict[str, Callable[[Any], bool]] = {
     "at least 0": lambda value: value >= 0,
     "at least 1": lambda value: value >= 1,
@@ -33,7 +33,7 @@ _RANGES: dict[str, Callable[[Any], bool]] = {
 
 
 def require(settings: object, wanted: str, *names: str) -> None:
-    """Refuse a setting outside its range, by name; None is a value left open."""
+    """Refuse a setting that is outside its range, by name. None is allowed: it leaves the value open."""
     for name in names:
         value = getattr(settings, name)
         for part in value if isinstance(value, tuple) else (value,):

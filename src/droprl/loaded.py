@@ -1,4 +1,4 @@
-"""A trained policy as people use it: observations and actions in the task's own units, saved and loaded whole.
+"""A trained policy as people use it: in the task's own units, saved to one folder and loaded from it.
 
 A policy folder holds `policy.json` (config, sizes, where it came from) and `policy.safetensors` (weights, embeddings,
 normaliser, action bounds, what the data supports). Loading it needs neither the dataset nor the run.
@@ -43,7 +43,7 @@ MOST_BYTES = 4 * 2**30  # of arrays: a hundred times the paper's sizes
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a policy comes from and where it may be judged."""
+    """Where a policy comes from, and the task in which it can be judged."""
 
     dataset: str
     env: str | None
@@ -53,7 +53,7 @@ class Origin:
 
 
 class LoadedPolicy:
-    """Acts for one episode, or for a batch of episodes side by side; call `reset()` before new ones."""
+    """Acts in one episode, or in several episodes side by side. Call `reset()` before new episodes."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class LoadedPolicy:
         self.algorithm, self.spec, self.scaling, self.origin = algorithm, spec, scaling, origin
         self.policy, self.support = _guarded(policy, support, where), support
         self._where = where
-        # Once, not with every action; and as leaves, because taking modules apart takes longer than a small product.
+        # Sent to the device once, not with every action. Leaves, because flattening modules costs more than an action.
         self._leaves, structure = jax.tree.flatten(jax.device_put((self.policy, scaling)))
         self._step = InTurns(_compiled_steps(structure, next(iter(self._leaves[0].devices()))))
         self._carry: Carry = None
@@ -83,8 +83,8 @@ class LoadedPolicy:
         """The action at an observation (observation_size,), or one for each row of (n, observation_size).
 
         `reward` is what the previous action earned: a number, or one for each row. Only a policy with a target return
-        (dt) uses it. Without it, the return that is still to come stays the same. At the first action of an episode it
-        is ignored.
+        (dt) uses it. Without it, the return that the policy still aims for stays the same. At the first action of an
+        episode there is no previous action, so the reward is ignored.
         """
         try:
             with np.errstate(over="ignore"):
@@ -109,7 +109,7 @@ class LoadedPolicy:
             carry = carry if begins else tell_rewards(carry, earned)
         key = jax.random.key(self._n_actions) if self.traits.draws else None
         carry, actions = self.step(carry, batch, key)
-        self._check(batch, carry, actions)  # what is refused has changed nothing
+        self._check(batch, carry, actions)  # a refused observation has not changed the policy
         self._carry, self._n_episodes, self._seen = carry, len(batch), given
         self._n_actions += 1
         return actions if given.ndim == 2 else actions[0]
@@ -123,12 +123,12 @@ class LoadedPolicy:
             raise DropError(f"{self._where}: the observation holds NaN or infinity: the policy cannot act on it")
         if not np.isfinite(actions).all():
             raise DropError(
-                f"{self._where}: the action at this observation is NaN or infinite: is the observation in the units of "
-                "the data?"
+                f"{self._where}: the action at this observation is NaN or infinite: check that the observation is in "
+                "the units of the data"
             )
 
     def trust(self) -> Trust:
-        """How sure the policy is of the action that `act` gave last, or of each of them."""
+        """How sure the policy is of the last action that `act` gave, or of each of the last actions."""
         if self._carry is None or self._seen is None:
             raise DropError(f"{self._where}: has not acted in this episode: call act() first")
         found = self.trust_after(self._carry, np.atleast_2d(self._seen))
@@ -137,9 +137,9 @@ class LoadedPolicy:
         return Trust(*(None if value is None else value[0].item() for value in found))
 
     def trust_after(self, carry: Carry, observations: np.ndarray) -> Trust:
-        """The same for callers that keep the memory themselves.
+        """The same for callers that keep the memory themselves. Pass the memory after `step`, and its observations.
 
-        `carry` is the memory after `step`, `observations` is what `step` was given.
+        This is a call of its own, so that it costs nothing if nobody asks.
         """
         given = jnp.asarray(observations, jnp.float32)
         return jax.tree.map(np.asarray, _trust(self.policy, self.scaling, self.support, carry, given))
@@ -149,10 +149,10 @@ class LoadedPolicy:
             rewards = np.broadcast_to(np.asarray(given, np.float32), (n,))
         except (TypeError, ValueError) as error:
             raise DropError(
-                f"{self._where}: the reward is not a number, or one for each of {n} episodes ({error})"
+                f"{self._where}: the reward is neither one number nor one for each of {n} episodes ({error})"
             ) from error
         if not np.all(np.isfinite(rewards)):
-            raise DropError(f"{self._where}: the reward is NaN or infinite: the policy cannot go by it")
+            raise DropError(f"{self._where}: the reward is NaN or infinite: the policy cannot use it")
         return rewards
 
     def reset(self) -> None:
@@ -161,7 +161,7 @@ class LoadedPolicy:
 
     @property
     def traits(self) -> Traits:
-        """How it acts: whether it draws, whether it remembers, how often it searches."""
+        """How it acts: whether it draws actions, whether it remembers, how often it searches."""
         return self.policy.traits
 
     @property
@@ -178,7 +178,7 @@ class LoadedPolicy:
         return self.policy.start(n)
 
     def step(self, carry: Carry, observations: np.ndarray, key: Array | None) -> tuple[Carry, np.ndarray]:
-        """One step of every episode: the new memory and the actions. A policy that does not draw needs no key."""
+        """One step of every episode: the new memory and the actions. The key is needed only if the policy draws."""
         carry, actions = self._step(self._leaves, carry, np.asarray(observations, np.float32), key)
         return carry, np.array(actions)  # a copy: environments may change what they are given
 
@@ -194,19 +194,19 @@ class LoadedPolicy:
         """Write the policy folder."""
         folder = Path(path)
         if (folder / "config.json").exists():
-            raise DropError(f"{folder}: is a run, which a policy would hide: choose another folder")
+            raise DropError(f"{folder}: is a run, and a policy saved there would hide it: choose another folder")
         arrays = {"policy": _unguarded(self.policy), "scaling": self.scaling, "support": self.support}
         content = arrays_to_bytes(arrays)
         header = {
             "droprl": __version__,
             "algorithm": algorithm_to_dict(self.algorithm),
-            "spec": asdict(self.spec),
+            "spec": self.spec.to_json(),
             "origin": asdict(self.origin),
             "prototypes": 0 if self.support is None else len(self.support.prototypes),
             "sha256": digest(content),
         }
         with locked(folder, work="saving a policy", passing=True):
-            # The header decides: an older policy stands until it is replaced, and from then on the new one does.
+            # The header decides which policy is here: the older one until the header is replaced, then the new one.
             write_bytes(folder / NEXT_WEIGHTS, content)
             write_bytes(folder / "policy.json", sealed(header))
             os.replace(folder / NEXT_WEIGHTS, folder / WEIGHTS)
@@ -216,7 +216,7 @@ class LoadedPolicy:
 def step_policy(
     policy: Policy, scaling: Scaling, carry: Carry, observations: Array, key: Array | None
 ) -> tuple[Carry, Array]:
-    """Between the task's units and the policy's."""
+    """One step of the policy, from observations to actions in the task's units."""
     normalized = jnp.asarray(scaling.observations_in(observations))
     carry, actions = policy.act(carry, normalized, key)
     return carry, jnp.clip(scaling.actions_out(actions), scaling.action_low, scaling.action_high)
@@ -224,7 +224,7 @@ def step_policy(
 
 @lru_cache(maxsize=64)
 def _compiled_steps(structure: Any, device: jax.Device) -> list[Callable[..., tuple[Carry, Array]]]:
-    """Programs for all policies of one structure: seeds and checkpoints share them."""
+    """The programs for all policies of one structure. Seeds and checkpoints share them."""
 
     def program(**settings: Any) -> Callable[..., tuple[Carry, Array]]:
         def step(leaves: list[Array], carry: Carry, observations: Array, key: Array | None) -> tuple[Carry, Array]:
@@ -252,8 +252,8 @@ def _guarded(policy: Policy, support: Support | None, where: str) -> Policy:
         return _unguarded(policy)
     if support is None:
         raise DropError(
-            f"{where}: was made before droprl kept what the data supports, which the guard needs: repeat its "
-            "`drop train` command, which adds it, and any `drop export`, or leave out --guard"
+            f"{where}: an older droprl made it and did not save what the data supports, which the guard needs: repeat "
+            "its `drop train` command, which adds this, and any `drop export`, or leave out --guard"
         )
     guarded: Any = policy
     return replace(guarded, guard=make_guard(support, search.embeddings, search.adaptation))
@@ -270,7 +270,7 @@ def load_policy(
     step: int | None = None,
     **adaptation: Any,
 ) -> LoadedPolicy:
-    """The policy in a policy folder, or of a run directory (by default its first seed and last checkpoint).
+    """The policy in a policy folder or in a run directory (there by default of the first seed and last checkpoint).
 
     Keywords such as `rule="best-ada"` or `ascent_steps=10` change how z is inferred; see `Adaptation`.
     """
@@ -304,7 +304,7 @@ def _load_saved(folder: Path, adaptation: dict[str, Any]) -> LoadedPolicy:
         skeleton = _skeleton(algorithm, spec, header.get("prototypes", 0))
     except (DropError, ValueError, TypeError, OverflowError, ZeroDivisionError) as error:
         reason = " ".join(str(error).split())
-        raise DropError(f"{where}: its sizes make no network ({reason}): {RESTORE}") from error
+        raise DropError(f"{where}: no network has the sizes in this file ({reason}): {RESTORE}") from error
     content = _weights(folder, str(header.get("sha256")), skeleton)
     arrays = arrays_from_bytes(content, skeleton, folder / WEIGHTS)
     scaling, support = jax.tree.map(np.asarray, (arrays["scaling"], arrays["support"]))
@@ -312,14 +312,14 @@ def _load_saved(folder: Path, adaptation: dict[str, Any]) -> LoadedPolicy:
 
 
 def _weights(folder: Path, sha256: str, skeleton: Any) -> bytes:
-    """Of a policy whose saving was killed at the last moment, the header's weights still have their first name."""
+    """If a save was killed at its last moment, the weights that the header names still have their temporary name."""
     with suppress(DropError):
         return read_bytes(folder / NEXT_WEIGHTS, sha256, skeleton)
     return read_bytes(folder / WEIGHTS, sha256, skeleton, "restore the file, or export it again")
 
 
 def _skeleton(algorithm: Algorithm, spec: Spec, n_prototypes: int) -> dict[str, Any]:
-    """Shapes alone: whatever sizes the file asks for, nothing is allocated."""
+    """The shapes of all arrays. Nothing is allocated, whatever sizes the file asks for."""
     policy = jax.eval_shape(lambda: algorithm.policy(algorithm.init(jax.random.key(0), spec, Clock.at(0, 1))))
     o, a = (jax.ShapeDtypeStruct((size,), np.float32) for size in (spec.observation_size, spec.action_size))
     scaling: Any = Scaling
@@ -331,7 +331,7 @@ def _skeleton(algorithm: Algorithm, spec: Spec, n_prototypes: int) -> dict[str, 
 
 
 def _adapted(algorithm: Algorithm, changes: dict[str, Any]) -> Algorithm:
-    """The algorithm with other settings of inference; those that are None stay as they were trained."""
+    """The algorithm with other settings of inference. Settings that are None stay as they were in training."""
     changes = {name: value for name, value in changes.items() if value is not None}
     if not changes:
         return algorithm

@@ -1,4 +1,4 @@
-"""What a person sees while training: a bar with its pace, time left and the numbers that matter."""
+"""What a person sees during training: a bar with its speed, the time left and the numbers that matter."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-QUIET_INTERVAL = 15.0  # seconds between lines where there is no terminal to draw on
+QUIET_INTERVAL = 15.0  # seconds between lines if there is no terminal
 
 
 class TrainProgress:
-    """A rich bar on a terminal, a line now and then elsewhere, nothing if `show` is false."""
+    """A rich bar on a terminal, otherwise a line now and then. Nothing at all if `show` is false."""
 
     def __init__(
         self, label: str, first: int, total: int, show: bool, shown: Mapping[str, str], unit: str = "updates"
     ) -> None:
-        """`shown`: which values people see, and what each is called."""
+        """`shown` maps the values that people see to their names on the screen."""
         self.console = Console(file=sys.stderr, quiet=not show)
         self._label, self._first, self._total, self._unit, self._shown = label, first, total, unit, shown
         self._began = self._last_line = time.perf_counter()
@@ -58,7 +58,7 @@ class TrainProgress:
             self.say(f"{self._label}: {step:,}/{self._total:,}, {rate}, {shown}")
 
     def warn(self, text: str) -> None:
-        """Said even where progress is not shown: DROP fails silently enough."""
+        """A warning appears even if progress is not shown: DROP fails silently often enough."""
         Console(file=sys.stderr).print(f"[yellow]warning:[/yellow] {text}", highlight=False, soft_wrap=True)
 
     def say(self, text: str) -> None:

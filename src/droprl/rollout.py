@@ -1,7 +1,7 @@
-"""Rollouts in real Gymnasium tasks: many episodes side by side, one compiled call of the policy a step.
+"""Rollouts in real Gymnasium tasks: many episodes side by side, with one compiled call of the policy for each step.
 
-Each environment plays one episode after another from a queue. Nothing resets by itself, so no action, reward or memory
-of one episode ever reaches the next, and an episode depends only on its own seed.
+Each environment plays one episode after another from a queue. No environment resets itself, so no action, reward or
+memory of one episode ever reaches the next, and an episode depends only on its own seed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from droprl.policies.policy import Carry, tell_rewards
 
 Environment = gymnasium.Env[Any, Any]
 EnvMaker = Callable[[], Environment]
-TIMED_CALLS, TIMED_SECONDS = 50, 1.0  # of the policy, to know what an action takes
+TIMED_CALLS, TIMED_SECONDS = 50, 1.0  # how many calls, in at most how many seconds, measure the time of an action
 NO_SUB_TASK = (0,)
 Recorder = Callable[[Carry, np.ndarray, np.ndarray], None]  # memory after acting, observations, rewards
 
@@ -35,12 +35,12 @@ class Rollout:
 
     returns: list[float]
     lengths: list[int]
-    terminated: list[bool]  # the task ended; otherwise the clock ran out
+    terminated: list[bool]  # the task ended; otherwise the time limit was reached
     guarded: list[int] | None  # at how many actions the guard stepped in; None without a guard
 
 
 def env_maker(env_id: str) -> EnvMaker:
-    """How to make the environment with this Gymnasium id; that it can be made is checked here, once."""
+    """A function that makes the environment with this Gymnasium id. An id that cannot be made is refused here."""
     make_env(env_id).close()
     return lambda: make_env(env_id)
 
@@ -68,7 +68,7 @@ def rollouts(
     n_envs: int = 10,
     on_step: Callable[[int], None] | None = None,
 ) -> list[Rollout]:
-    """`rollout` of several policies of one shape, all of them at once: what an accelerator wants."""
+    """`rollout` of several policies of one shape, all at once. This is fast on an accelerator."""
     return _rollout(policies, make_env, episodes, seed, n_envs, None, on_step)
 
 
@@ -91,7 +91,7 @@ def _rollout(
 
 
 class _Players:
-    """Policies that act together, each for as many environments: those of the first come first."""
+    """Policies that act together, each in the same number of environments. Those of the first policy come first."""
 
     def __init__(self, policies: Sequence[LoadedPolicy]) -> None:
         self.policies = policies
@@ -113,26 +113,27 @@ class _Players:
     def step(self, carry: Carry, observations: np.ndarray, keys: jax.Array | None) -> tuple[Carry, np.ndarray]:
         if len(self.policies) == 1:
             return self.policies[0].step(carry, observations, keys)
-        given = jnp.asarray(self._of_each(observations), jnp.float32)
-        keys = None if keys is None else self._of_each(keys)
+        given = jnp.asarray(self._by_policy(observations), jnp.float32)
+        keys = None if keys is None else self._by_policy(keys)
         carry, actions = _step_together(self._stacked, self._scaling, carry, given, keys)
         return carry, np.array(actions).reshape(len(observations), -1)
 
     def stepped_in(self, carry: Carry) -> np.ndarray | None:
         """For each environment, whether the guard stepped in at its last action. None without a guard."""
-        found = self.policies[0].facts(carry).get("guarded")  # of several policies, the memory has one more axis
+        found = self.policies[0].facts(carry).get("guarded")  # with several policies, the memory has one more axis
         return None if found is None else np.asarray(found).ravel()
 
     def after_step(self, carry: Carry, fresh: Carry, rewards: np.ndarray, began_anew: np.ndarray) -> Carry:
-        """The memory, told what was earned, and as at the start for episodes that begin anew."""
+        """The memory after it heard the rewards. Episodes that begin now have a fresh memory."""
         if len(self.policies) == 1:
             carry = tell_rewards(carry, rewards)
         else:
-            carry = jax.vmap(tell_rewards)(carry, self._of_each(rewards))
-            began_anew = self._of_each(began_anew)
+            carry = jax.vmap(tell_rewards)(carry, self._by_policy(rewards))
+            began_anew = self._by_policy(began_anew)
         return _replace(carry, fresh, began_anew) if began_anew.any() else carry
 
-    def _of_each(self, values: Any) -> Any:
+    def _by_policy(self, values: Any) -> Any:
+        """The same values with the policies as a first axis."""
         return values.reshape(len(self.policies), -1, *values.shape[1:])
 
 
@@ -150,9 +151,9 @@ def _play(
     n, each = len(players.policies), len(envs) // len(players.policies)
     returns, lengths = np.zeros((n, episodes)), np.zeros((n, episodes), int)
     terminated, guarded = np.zeros((n, episodes), bool), np.zeros((n, episodes), int)
-    owner = np.repeat(np.arange(n), each)  # the policy in each environment
-    playing = np.tile(np.arange(each), n)  # and its episode; −1 when there is none left for it
-    waiting = np.full(n, each)  # the episode of each policy that comes next
+    owner = np.repeat(np.arange(n), each)  # for each environment, its policy
+    playing = np.tile(np.arange(each), n)  # for each environment, its episode; −1 if no episode is left for it
+    waiting = np.full(n, each)  # for each policy, its next episode
     observations = np.stack([_reset(env, seed + int(e)) for env, e in zip(envs, playing, strict=True)])
     fresh = players.start(len(envs))
     carry = fresh
@@ -188,15 +189,17 @@ def _play(
 
 def _refuse_nan(actions: np.ndarray) -> None:
     if not np.isfinite(actions).all():
-        raise DropError("an action was NaN or infinite: is what the task observes finite, and in the data's units?")
+        raise DropError(
+            "an action was NaN or infinite: check that the task's observations are finite and in the units of the data"
+        )
 
 
 def seconds_per_action(policy: LoadedPolicy, make_env: EnvMaker, seed: int = 0) -> float:
-    """What one environment waits for one action in the midst of an episode: from its observation on the host to the
-    action there, one call at a time. The median of some tens, in at most about TIMED_SECONDS.
+    """How long one environment waits for one action in the middle of an episode: from its observation on the host to
+    the action on the host, one call at a time. The median of some tens of calls, in about TIMED_SECONDS at most.
 
-    Where z is inferred every m steps an action costs the mean of m calls. What is inferred once an episode, at its
-    start, is not in it.
+    If z is inferred every m steps, an action costs the mean of m calls. If z is inferred only at the start of an
+    episode, this inference is not counted.
     """
     env = make_env()
     try:
@@ -221,15 +224,15 @@ def _key_of(policy: LoadedPolicy, seed: int, clock: int) -> jax.Array | None:
 
 
 class Trajectory(NamedTuple):
-    """One episode, every step of it: what can be learned from."""
+    """All steps of one episode: data that an algorithm can learn from."""
 
     observations: np.ndarray  # (L, observation_size) float32
-    actions: np.ndarray  # (L, action_size) float32, as the task was given them
+    actions: np.ndarray  # (L, action_size) float32, as the task got them
     rewards: np.ndarray  # (L,) float32
     next_observations: np.ndarray  # (L, observation_size) float32
-    sub_tasks: np.ndarray  # (L,) int32: where the z that acted had started from; 0 where none is inferred
+    sub_tasks: np.ndarray  # (L,) int32: the sub-task whose z_n the search started from; 0 if no z is inferred
     terminated: np.ndarray  # () bool: the task ended
-    whole: np.ndarray  # () bool: the task or its clock ended; otherwise it was cut
+    whole: np.ndarray  # () bool: the task or its time limit ended the episode; otherwise it was cut
 
     @property
     def episode_return(self) -> float:
@@ -241,7 +244,7 @@ def play_episode(
 ) -> Trajectory:
     """The episode that `rollout` plays with this seed, cut after `limit` steps.
 
-    With a generator, each action is moved by a normal number times `scale` half-ranges, inside the action's bounds.
+    With a generator, each action gets normal noise of `scale` half-ranges, and stays inside the action's bounds.
     """
     observation, carry = _reset(env, seed), policy.start(1)
     low, high = np.asarray(policy.scaling.action_low), np.asarray(policy.scaling.action_high)
@@ -274,7 +277,7 @@ def play_episode(
 
 
 def longest_episode(env: Environment) -> int | None:
-    """How many steps an episode lasts at most, where the task has a clock."""
+    """How many steps an episode lasts at most, if the task has a time limit."""
     found = env.get_wrapper_attr("_max_episode_steps") if env.has_wrapper_attr("_max_episode_steps") else None
     return None if found is None else int(found)
 
@@ -285,12 +288,12 @@ def _reset(env: Environment, seed: int) -> np.ndarray:
 
 @jax.jit
 def _keys(seeds: jax.Array, clocks: jax.Array) -> jax.Array:
-    """A key for each episode under way, from its own seed and its own clock."""
+    """One key for each episode under way, from its own seed and its own clock."""
     return jax.vmap(lambda seed, clock: jax.random.fold_in(jax.random.key(seed), clock))(seeds, clocks)
 
 
 def _replace(carry: Carry, fresh: Carry, where: np.ndarray) -> Carry:
-    """The memory with that of the marked episodes as at their start."""
+    """The memory, with the fresh one in the marked episodes."""
 
     def choose(old: jax.Array, new: jax.Array) -> jax.Array:
         return jnp.where(where.reshape(where.shape + (1,) * (old.ndim - where.ndim)), new, old)
@@ -299,7 +302,7 @@ def _replace(carry: Carry, fresh: Carry, where: np.ndarray) -> Carry:
 
 
 def check_fit(policy: LoadedPolicy, env: Environment) -> None:
-    """Refuse a task whose observations or actions are not those of the policy."""
+    """Refuse a task whose observations or actions do not fit the policy."""
     for kind, space, size in (
         ("observations", env.observation_space, policy.spec.observation_size),
         ("actions", env.action_space, policy.spec.action_size),

@@ -1,3 +1,3 @@
-"""The one place that says which version this is."""
+"""The version of droprl. It is written here and nowhere else."""
 
 __version__ = "0.1.0"

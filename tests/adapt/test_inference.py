@@ -42,7 +42,7 @@ def test_best_is_the_embedding_with_the_highest_score(rule: InferenceRule) -> No
 
 
 def test_first_is_the_first_embedding_whatever_the_scores() -> None:
-    """Sub-task 0 has the highest return in the data; that the score model prefers another one does not count."""
+    """Sub-task 0 has the highest return in the data. It does not matter that the score model prefers another one."""
     found = infer_jit(bumps, ON_BUMPS[::-1], rule="first")
     assert int(found.start) == 0
     np.testing.assert_allclose(found.z, [3.0, 0.75])
@@ -67,7 +67,7 @@ def test_without_ascent_steps_both_are_best(rule: InferenceRule) -> None:
 
 
 def test_grad_ada_chooses_among_the_updated_embeddings() -> None:
-    """On −z² a step of size 1.5 goes from z to −2z. The starts themselves were better, and are no candidates."""
+    """On −z² a step of size 1.5 goes from z to −2z. The starts themselves were better, but are not candidates."""
     found = infer_jit(lambda z: -jnp.sum(z**2), [[0.9], [-1.0]], rule="grad-ada", ascent_steps=1, step_size=1.5)
     np.testing.assert_allclose(found.z, [-1.8], rtol=1e-6)
     assert int(found.start) == 0
@@ -75,14 +75,14 @@ def test_grad_ada_chooses_among_the_updated_embeddings() -> None:
 
 @pytest.mark.parametrize(("starts", "chosen"), [(1, 0), (2, 1), (9, 2), (None, 2)])
 def test_only_the_most_promising_starts_climb(starts: int | None, chosen: int) -> None:
-    """Scores at the start fall with the number, those after the climb rise with it: the last start kept wins."""
+    """From start to start, scores before the climb fall and scores after it rise: the last start that climbs wins."""
     peaks = jnp.array([0.0, 10.0, 20.0])
     heights = jnp.array([3.0, 4.0, 5.0])
 
     def hills(z: jax.Array) -> jax.Array:
         return jnp.sum(heights * jnp.exp(-((z[0] - peaks) ** 2)))
 
-    # 3 at its own peak; 4 and 5 start where their hills are 2 and 1 high.
+    # The hill of height 3 starts at its peak. Those of heights 4 and 5 start where they are 2 and 1 high.
     offset = jnp.array([0.0, jnp.sqrt(jnp.log(4.0 / 2.0)), jnp.sqrt(jnp.log(5.0 / 1.0))])
     found = infer_jit(
         hills, (peaks + offset)[:, None], rule="grad-ada", starts=starts, ascent_steps=100, step_size=0.05
@@ -101,7 +101,7 @@ def test_settings_out_of_range_are_refused() -> None:
 
 
 def test_plain_steps_on_a_quadratic_have_a_closed_form() -> None:
-    """∇f = A (c − z), so z_K = c + (I − ηA)^K (z_0 − c): equation 9 without a computer."""
+    """∇f = A (c − z), so z_K = c + (I − ηA)^K (z_0 − c): equation 9 by hand."""
     a, c, start = np.array([[2.0, 0.5], [0.5, 1.0]]), np.array([0.3, -0.7]), np.array([1.0, 2.0])
     found = infer_jit(
         lambda z: -0.5 * (z - c) @ jnp.asarray(a) @ (z - c), start[None], rule="grad", ascent_steps=7, step_size=0.2
@@ -123,13 +123,13 @@ def test_a_normalized_step_has_the_same_length_on_any_slope(slope: float) -> Non
     np.testing.assert_allclose(found.z, [1 + 5 * 0.1 * 0.6, 1 - 5 * 0.1 * 0.8], rtol=1e-4)
 
 
-def test_a_normalized_step_on_flat_ground_goes_nowhere() -> None:
+def test_a_normalized_step_on_flat_ground_does_not_move() -> None:
     found = infer_jit(lambda z: 0.0 * jnp.sum(z), [[1.0, 2.0]], rule="grad", step_rule="normalized")
     np.testing.assert_array_equal(found.z, [1, 2])
 
 
 def ascent_by_hand(gradient: Any, z: np.ndarray, embeddings: np.ndarray, settings: dict[str, Any]) -> np.ndarray:
-    """K steps in NumPy, each put back into the region where it left it."""
+    """K steps in NumPy. A step that leaves the region is put back into it."""
     start = z
     for _ in range(settings["ascent_steps"]):
         step = gradient(z)
@@ -146,7 +146,7 @@ def ascent_by_hand(gradient: Any, z: np.ndarray, embeddings: np.ndarray, setting
 @pytest.mark.parametrize("region", ["trust", "box", "none"])
 @pytest.mark.parametrize("step_rule", ["plain", "normalized"])
 def test_the_region_is_kept_at_every_step(region: str, step_rule: str) -> None:
-    """A score whose slope turns as z moves, so that where each step was put back decides where the next one goes."""
+    """The slope of this score turns as z moves. So the next step depends on where the last one was put back."""
     embeddings = np.array([[0.0, 0.2], [0.5, -0.4], [-0.3, 0.5]])
     weights = np.array([1.0, 2.0])
 
@@ -185,7 +185,7 @@ class Doubling(eqx.Module):
 
 
 class Nearness(eqx.Module):
-    price: float = 0.0  # of a large z, to tell f's own slope in z from the one through the action
+    price: float = 0.0  # large z cost this: it tells f's own slope in z from its slope through the action
 
     def shared(self, observation: jax.Array, action: jax.Array, z: jax.Array) -> jax.Array:
         return -jnp.sum((action - observation) ** 2) - self.price * jnp.sum(z**2)
@@ -213,7 +213,7 @@ def play(policy: AdaptivePolicy, states: list[float]) -> list[float]:
 
 
 STATES = [1.6, -3.0, 5.0, 0.4, 9.0, -0.5, 2.2]
-NEAREST = [2.0, -4.0, 6.0, 0.0, 6.0, 0.0, 2.0]  # the sub-tasks' action next to each state
+NEAREST = [2.0, -4.0, 6.0, 0.0, 6.0, 0.0, 2.0]  # for each state, the sub-task's action that is nearest to it
 
 
 @pytest.mark.parametrize("interval", [1, 2])
@@ -231,7 +231,7 @@ def test_first_is_played_at_every_state() -> None:
 
 
 @pytest.mark.parametrize("interval", [1, 3, 100])
-def test_the_adaptive_rules_infer_anew_every_interval(interval: int) -> None:
+def test_the_adaptive_rules_infer_again_after_every_interval(interval: int) -> None:
     inferred_at = [t - t % interval for t in range(7)]
     assert play(adaptive("best-ada", interval), STATES) == [NEAREST[t] for t in inferred_at]
     climbed = play(adaptive("grad-ada", interval), STATES)
@@ -253,7 +253,7 @@ def test_the_carry_says_which_sub_task_z_came_from() -> None:
 
 @pytest.mark.parametrize("rule", ["first", "best", "grad", "best-ada", "grad-ada"])
 def test_episodes_in_a_batch_keep_their_own_clocks(rule: InferenceRule) -> None:
-    """Three episodes side by side of which two begin anew, at steps 2 and 3: each plays as if it were alone."""
+    """Three episodes side by side. Two of them begin again, at steps 2 and 3. Each plays as if it were alone."""
     policy = adaptive(rule, interval=3)
     rng = np.random.default_rng(0)
     states = rng.uniform(-5, 7, (8, 3))
@@ -281,7 +281,7 @@ def test_sampling_with_a_key_for_each_episode_does_not_see_the_other_episodes() 
     alone = np.concatenate([act(observations[i : i + 1], keys[i : i + 1]) for i in range(3)])
     np.testing.assert_allclose(together, alone, atol=1e-6)
     with_one_key = np.asarray(act(observations, keys[0]))
-    for rows in (together, with_one_key):  # the same state in each row, and never the same noise
+    for rows in (together, with_one_key):  # the same state in each row, but never the same noise
         assert len(np.unique(rows, axis=0)) == 3
 
 
@@ -289,22 +289,22 @@ def test_sampling_with_a_key_for_each_episode_does_not_see_the_other_episodes() 
 
 
 def line(z: jax.Array) -> jax.Array:
-    """Rises by 1 a unit: an ascent step of size 0.1 gains 0.1 everywhere, so the order of the starts never changes."""
+    """Rises by 1 per unit. An ascent step of size 0.1 gains 0.1 everywhere, so the order of starts never changes."""
     return z[0]
 
 
 def test_halving_drops_the_lower_half_and_spends_all_steps_on_the_rest() -> None:
-    """On two hills the lower start has the higher hill: it overtakes within ten steps, and not within one."""
-    slow, fast = (infer_jit(bumps, ON_BUMPS, ascent_steps=100, starts=None, halve_every=h) for h in (1, 30))
-    np.testing.assert_allclose(slow.z, [3.0, 0.0], atol=1e-2)  # 3 starts → 2 → 1, the best at each time
-    np.testing.assert_allclose(fast.z, [3.0, 0.0], atol=1e-2)
+    """Two starts stand on the higher hill, but low on it. One of them wins, whether halving begins early or late."""
+    early, late = (infer_jit(bumps, ON_BUMPS, ascent_steps=100, starts=None, halve_every=h) for h in (1, 30))
+    np.testing.assert_allclose(early.z, [3.0, 0.0], atol=1e-2)  # 3 starts → 2 → 1
+    np.testing.assert_allclose(late.z, [3.0, 0.0], atol=1e-2)
     flat = infer_jit(line, [[0.0], [0.5], [1.0], [0.7]], ascent_steps=8, starts=None, halve_every=3)
     assert int(flat.start) == 2
     np.testing.assert_allclose(flat.z, [1.0 + 8 * 0.1], rtol=1e-6)
 
 
 def test_halving_can_give_up_the_start_that_would_have_won() -> None:
-    """What it trades: after no step at all the start on the high hill's far slope is the lowest of the three."""
+    """The price of halving: after one step, the start far out on the higher hill is still the lowest of the three."""
     starts = jnp.array([[0.0, 0.0], [0.3, 0.0], [3.0, 0.9]])
     every = infer_jit(bumps, starts, ascent_steps=100, starts=None)
     np.testing.assert_allclose(every.z, [3.0, 0.0], atol=1e-2)
@@ -313,8 +313,8 @@ def test_halving_can_give_up_the_start_that_would_have_won() -> None:
 
 
 def test_ascent_stops_when_no_start_rises_any_more() -> None:
-    """On −z² steps of size 0.25 halve z: the gain of the t-th step is 3/4 · 4^(1−t) for the start at 1, and the step
-    after the first gain that is too small is not taken."""
+    """On −z² steps of size 0.25 halve z: for the start at 1, step t gains 3/4 · 4^(1−t). This gain is known after step
+    t + 1. If it is too small, the ascent stops there."""
     for tolerance, taken in ((1.0, 2), (0.2, 3), (0.15, 4), (0.01, 6)):
         reached = infer_jit(
             lambda z: -jnp.sum(z**2), [[1.0], [0.1]], step_size=0.25, starts=None, ascent_steps=10, tolerance=tolerance
@@ -336,8 +336,8 @@ def test_a_warm_start_goes_on_from_the_last_embedding_inside_its_own_region() ->
 @pytest.mark.parametrize(
     "settings", [{}, {"starts": None}, {"halve_every": 2}, {"tolerance": 1e-6}, {"ascent_steps": 30}]
 )
-def test_written_for_a_gpu_the_search_finds_the_same(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Derivatives go forwards there, and a few steps are no loop."""
+def test_the_search_for_a_gpu_finds_the_same(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU, derivatives are computed in forward mode, and a few steps are taken without a loop."""
     embeddings = jnp.asarray(np.random.default_rng(0).normal(size=(6, 2)), jnp.float32)
     adaptation = Adaptation(step_size=0.05, **settings)
     expected = infer(bumps, embeddings, adaptation)
@@ -348,7 +348,7 @@ def test_written_for_a_gpu_the_search_finds_the_same(settings: dict[str, Any], m
         np.testing.assert_allclose(a, b, rtol=1e-5)
 
 
-def test_a_score_that_is_no_number_is_not_climbed_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_nan_score_gives_a_nan_embedding(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     found = infer(lambda z: jnp.where(z[0] < 9, jnp.nan, z[0]), ON_BUMPS, Adaptation())
     assert np.isnan(found.z).all()

@@ -8,7 +8,7 @@ import pytest
 from droprl.adapt import Plane
 
 
-def test_the_plane_keeps_distances_where_two_dimensions_are_all_there_is() -> None:
+def test_the_plane_keeps_distances_if_the_embeddings_lie_in_a_plane() -> None:
     flat = (
         np.random.default_rng(0).normal(size=(6, 2)) @ np.linalg.qr(np.random.default_rng(1).normal(size=(5, 2)))[0].T
     )

@@ -1,4 +1,4 @@
-"""The recipe as a whole, where the optimum is known: only z inferred anew along the way can stitch two behaviours."""
+"""The whole recipe, in a task whose optimum is known: only a z that is inferred again can stitch two behaviours."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Returns = dict[str, list[float]]  # for each rule the mean return of every seed
 
 
 def drop_with(decomposition: Any) -> DROP:
-    """Nothing but what a task this small needs; the rest of the recipe is DROP's own."""
+    """The sizes fit this small task. The rest of the recipe is DROP's own."""
     return DROP(decomposition=decomposition, discount=DISCOUNT, depths=(1, 1, 1, 1, 1), **SUB_TASKS, **SIZES)
 
 
@@ -64,11 +64,11 @@ def returns(run: Run) -> Returns:
     return {rule: earned(run, rule=rule) for rule in RULES}
 
 
-# --- what the task is, apart from anything learned ---
+# --- the task itself, before anything is learned ---
 
 
 def play(choose: Any, seed: int) -> float:
-    """The return of acting as `choose(x)` says."""
+    """The return of the actions `choose(x)`."""
     env, total, ended = Corridor(), 0.0, False
     observation, _ = env.reset(seed=seed)
     while not ended:
@@ -77,31 +77,31 @@ def play(choose: Any, seed: int) -> float:
     return total
 
 
-def test_no_behaviour_of_the_data_earns_the_optimum_and_their_stitching_does() -> None:
+def test_no_behaviour_of_the_data_earns_the_optimum_but_their_stitching_does() -> None:
     for seed in range(20):
         assert {b: play(lambda x, b=b: action_of(b, x), seed) for b in BEHAVIORS} == ALONE
         assert play(lambda x: action_of("A" if x < LEFT else "B", x), seed) == OPTIMUM
         most = play(lambda x: max(np.linspace(-1, 1, 41), key=lambda a: reward_of(x, a)), seed)
         assert most == pytest.approx(OPTIMUM)  # the walk does not depend on actions: greedy is optimal
     data, behaviors = corridor_dataset()
-    assert data.returns.max() < 0.6 * OPTIMUM  # luck does not earn it either
+    assert data.returns.max() < 0.6 * OPTIMUM  # no lucky episode earns it either
     assert set(behaviors) == set(BEHAVIORS)
 
 
 def test_true_scores_choose_the_stitching() -> None:
-    """The premise: f = Q of a behaviour from here on. Without it, failing to stitch would be no fault of DROP's."""
+    """The premise of DROP: f = Q of a behaviour from here on. If such an f did not stitch, DROP could not either."""
 
     def score(behavior: Behavior, x: float) -> float:
         following = np.arange(x, LENGTH)
         rewards = [reward_of(at, action_of(behavior, at)) for at in following]
         return float(np.sum(DISCOUNT ** np.arange(len(following)) * rewards))
 
-    last_of_left = score("B", LEFT - 0.5)  # where what lies ahead weighs most against A
+    last_of_left = score("B", LEFT - 0.5)  # here the rewards ahead speak most against A
     assert last_of_left == pytest.approx(DISCOUNT ** (LANDING + 1) * (1 - DISCOUNT**RIGHT) / (1 - DISCOUNT))
     for step in range(LENGTH):
         x = step + 0.5
         if LEFT <= x < LEFT + LANDING:
-            continue  # nothing to earn, nothing to lose
+            continue  # no action earns anything here
         scores = {b: score(b, x) for b in BEHAVIORS}
         good: Behavior = "A" if x < LEFT else "B"
         assert scores.pop(good) > 0.5 + max(scores.values())  # a margin that learning can find
@@ -112,24 +112,24 @@ def test_sub_tasks_tell_the_behaviours_apart(decomposition: str) -> None:
     data, behaviors = corridor_dataset()
     sub_tasks = drop_with(decomposition).sub_tasks(data)
     found = [{behaviors[episode] for episode in members} for members in sub_tasks]
-    assert all(len(of_one) == 1 for of_one in found)
+    assert all(len(in_one) == 1 for in_one in found)
     assert set.union(*found) == set(BEHAVIORS)
     assert found[0] == {"A"}
     assert np.argmax([np.mean(data.returns[members]) for members in sub_tasks]) == 0
 
 
-# --- what DROP makes of it ---
+# --- what DROP learns from it ---
 
 
 @pytest.mark.parametrize("rule", ["best-ada", "grad-ada"])
-def test_z_inferred_anew_reaches_the_optimum(returns: Returns, rule: str) -> None:
-    """Nearly twice what any z earns that is kept; ascent may cost a little of it where β is not exact."""
+def test_z_inferred_again_reaches_the_optimum(returns: Returns, rule: str) -> None:
+    """This is nearly twice what any fixed z earns. The ascent may lose a little of it, because β is not exact."""
     assert min(returns[rule]) >= (0.98 if rule == "best-ada" else 0.9) * OPTIMUM
 
 
 @pytest.mark.parametrize("rule", ["first", "best", "grad"])
 def test_one_z_for_the_episode_earns_what_the_best_behaviour_earns(returns: Returns, rule: str) -> None:
-    """Neither more nor less: its half is earned, with some slack for an ascent that looked at the start only."""
+    """No more and no less than its half of the corridor. The slack is for an ascent that sees only the first state."""
     assert returns[rule] == pytest.approx([ALONE["A"]] * len(SEEDS), abs=0.1 * OPTIMUM)
 
 
@@ -144,6 +144,7 @@ def test_first_is_the_z_of_the_sub_task_with_the_highest_return_everywhere(run: 
 
 
 def test_cloning_everything_earns_less_than_either_behaviour(tmp_path: Path) -> None:
-    """The mean of the three is 1/3 from the hidden action while C acts as A, and 2/3 beyond, where nothing is paid."""
+    """The mean of the three actions is 1/3 away from the hidden action while C acts as A. Later it is 2/3 away, which
+    earns nothing."""
     returns = earned(trained(BC(state_depth=1, action_depth=1, **SIZES), tmp_path / "bc"))
     assert max(returns) < min(ALONE["A"], ALONE["B"])

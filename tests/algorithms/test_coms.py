@@ -94,13 +94,14 @@ def test_a_batch_holds_as_many_steps_of_every_group_each_from_its_own() -> None:
     batch = prepared().transitions.sample(KEY, 30)
     assert isinstance(batch, Strata)
     assert batch.steps.observation.shape == (4, 7, 3)
-    shown = np.asarray(prepared().transitions.table.observations)
-    for n, part in enumerate(prepared().sub_tasks):
+    rows = prepared().transitions.transitions.rows
+    shown = np.asarray(rows.observation(np.arange(dataset().n_steps)))
+    for n, part in enumerate(TINY.sub_tasks(dataset())):
         own = np.concatenate([shown[dataset().bounds[e] : dataset().bounds[e + 1]] for e in part])
         for observation in np.asarray(batch.steps.observation[n]):
             assert (own == observation).all(axis=1).any()
     assert prepared().transitions.sample(KEY, 1).steps.observation.shape == (4, 1, 3)
-    means = prepared().sub_task_returns
+    means = prepared().probe.sub_task_returns
     np.testing.assert_allclose(batch.returns, (means - means.mean()) / means.std(), rtol=1e-5)
     np.testing.assert_array_equal(_standardized(jnp.full(3, 7.0)), 0)
 

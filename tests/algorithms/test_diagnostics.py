@@ -168,10 +168,10 @@ def test_the_diagnosis_of_f_and_the_sub_tasks() -> None:
     state, found = diagnosed()
     probe, table = prepared().probe, jax.jit(lambda: state.averaged.embedding.table())()
     at_start = scores(state, probe.starts, table).mean(axis=0)
-    expected = stats.spearmanr(at_start, prepared().sub_task_returns).statistic
+    expected = stats.spearmanr(at_start, probe.sub_task_returns).statistic
     assert found["score_rank_correlation"] == pytest.approx(expected)
     favourites = scores(state, probe.batch.observation[:64], table).argmax(axis=1)
-    assert prepared().sub_task_returns.argmax() == 0
+    assert probe.sub_task_returns.argmax() == 0
     assert found["top_sub_task_share"] == pytest.approx(np.mean(favourites == 0))
     assert found["embedding_spread"] == pytest.approx(1.0, rel=1e-3)
 

@@ -26,6 +26,7 @@ from helpers.sequences import (
     one,
     predicted,
     table,
+    windows_at,
 )
 from helpers.training import learnable_dataset, refusal, tiny
 
@@ -39,7 +40,7 @@ from droprl.train import fit
 
 def test_windows_are_as_by_hand_at_every_row() -> None:
     """Straight from the definition: walk back from the row until the episode's first step or K steps."""
-    data, windows = dataset(), table().take(jnp.arange(dataset().n_steps))
+    data, windows = dataset(), windows_at()
     scaling, scale = dt().prepare(data).scaling, dt().return_scale
     row = 0
     for length, _ in LAYOUT:
@@ -64,7 +65,7 @@ def test_windows_are_as_by_hand_at_every_row() -> None:
 def test_not_even_padding_holds_anything_of_another_episode() -> None:
     """The observations of this data begin with the number of their episode."""
     data, prepared = dataset(), dt().prepare(dataset())
-    windows = table().take(jnp.arange(data.n_steps))
+    windows = windows_at()
     shown = np.asarray(windows.observations) * prepared.scaling.observation_std + prepared.scaling.observation_mean
     np.testing.assert_allclose(shown[:, :, 0], np.repeat(data.observations[:, :1], K, axis=1), atol=1e-5)
 
@@ -82,7 +83,7 @@ def test_every_row_is_drawn_as_the_last_of_a_window() -> None:
 
 def test_a_later_token_changes_no_earlier_prediction() -> None:
     """Token by token: what stands at or before it in the order R̂, s, a may notice, what stands before it may not."""
-    transformer, window = drawn(), one(table().take(jnp.array([8])))
+    transformer, window = drawn(), one(windows_at(8))
     assert np.asarray(window.valid).all()
     before = np.asarray(predicted(transformer, window))
     for step in range(K):
@@ -94,14 +95,14 @@ def test_a_later_token_changes_no_earlier_prediction() -> None:
 
 
 def test_the_clock_matters_and_ends_at_the_longest_episode() -> None:
-    transformer, window = drawn(), one(table().take(jnp.array([8])))
+    transformer, window = drawn(), one(windows_at(8))
     acted = [np.asarray(predicted(transformer, window._replace(steps=window.steps + n))) for n in (0, 1, 100, 101)]
     assert np.abs(acted[0] - acted[1]).max() > 1e-4
     np.testing.assert_array_equal(acted[2], acted[3])
 
 
 def test_padding_contributes_nothing_to_loss_or_gradient() -> None:
-    transformer, batch = drawn(), table().take(jnp.array([0, 1, 4, 9, 10]))
+    transformer, batch = drawn(), windows_at(0, 1, 4, 9, 10)
     padding = ~np.asarray(batch.valid)
     assert 0 < padding.sum() < padding.size
     rng = np.random.default_rng(1)
@@ -129,7 +130,7 @@ def _double_precision() -> Iterator[None]:
 def test_the_loss_is_that_of_the_definition_in_numpy() -> None:
     """The mean over all 9 valid steps of three windows, of 2, 4 and 3 steps, and over the action's two dimensions."""
     transformer = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), drawn())
-    batch = table().take(jnp.array([1, 8, 2]))
+    batch = windows_at(1, 8, 2)
     errors = []
     for i, (n, first_clock) in enumerate([(2, 0), (4, 2), (3, 0)]):
         window = jax.tree.map(lambda leaf, i=i, n=n: np.asarray(leaf[i])[K - n :], batch)
@@ -141,7 +142,7 @@ def test_the_loss_is_that_of_the_definition_in_numpy() -> None:
 
 
 def test_dropout_is_for_training_alone() -> None:
-    transformer, batch = drawn(), table().take(jnp.array([8, 8]))
+    transformer, batch = drawn(), windows_at(8, 8)
     train = jax.jit(dt().loss)
     plain = float(train(transformer, batch))
     first, again, other = (float(train(transformer, batch, jax.random.key(i))) for i in (0, 0, 1))

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers.builders import Layout, make_dataset, small_arrays
+from helpers.builders import Layout, make_dataset, on_disk, small_arrays
 from helpers.training import TINY_BC, drop, learnable_dataset, refusal, save_npz, start_drop, state_files, tiny
 
 import droprl.data.dataset
@@ -26,8 +26,9 @@ import droprl.train.disk_loop
 from droprl.data import Dataset, load_dataset, map_dataset, paging, save_d4rl
 from droprl.data.decompose import rank_sub_tasks
 from droprl.data.returns import average_returns_to_go, choose_discount, discounted_returns, returns_spread
+from droprl.data.rewards import Rewards
 from droprl.data.scaling import fit_scaling
-from droprl.data.transitions import Drawn, Prepared, prepare
+from droprl.data.transitions import Places, Prepared, prepare
 from droprl.files.seals import digest, read_sealed, sealed
 from droprl.train import fit
 from droprl.train.disk_loop import DiskLoop
@@ -43,19 +44,12 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(droprl.data.on_disk, "BLOCK_ROWS", 6)
 
 
-def on_disk(dataset: Dataset, folder: Path) -> Dataset:
-    keys = ("observations", "actions", "rewards", "terminals", "timeouts", "next_observations")
-    bounds = ("action_low", "action_high")
-    arrays = {key: array for key in (*keys, *bounds) if (array := getattr(dataset, key)) is not None}
-    np.savez(folder / "data.npz", **arrays)
-    return map_dataset(folder / "data.npz", folder / "columns")
-
-
-def every_step(prepared: Prepared) -> Drawn:
-    sizes = np.asarray(prepared.transitions.sub_task_size)
+def every_step(prepared: Prepared) -> Places:
+    sizes = np.asarray(prepared.transitions.groups.size)
     sub_task = np.repeat(np.arange(len(sizes)), sizes)
     step = np.concatenate([np.arange(size) for size in sizes])
-    return Drawn(jnp.asarray(sub_task, jnp.int32), jnp.asarray(step, jnp.int32))
+    found: Any = Places(step.astype(np.int32), sub_task.astype(np.int32))
+    return found
 
 
 # --- the same numbers ---
@@ -100,7 +94,12 @@ def test_nothing_crosses_from_one_episode_to_the_next(tmp_path: Path) -> None:
     dataset = make_dataset(LAYOUT)
     parts = rank_sub_tasks(dataset.returns, 2, 3)
     table = prepare(
-        on_disk(dataset, tmp_path), parts, discount=1.0, td_steps=3, normalize_observations=False, scale_rewards=False
+        on_disk(dataset, tmp_path),
+        parts,
+        discount=1.0,
+        td_steps=3,
+        normalize_observations=False,
+        rewards=Rewards("one"),
     )
     drawn = every_step(table)
     batch = table.transitions.gather(drawn)

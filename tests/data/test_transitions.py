@@ -16,20 +16,32 @@ from scipy import stats
 
 from droprl import DROP
 from droprl.data import Dataset
+from droprl.data.rewards import Rewards
+from droprl.data.rows import DeviceRows, TargetColumns, TargetRule
 from droprl.data.scaling import Scaling, fit_scaling
-from droprl.data.transitions import PROBE_STEPS, Batch, Prepared, Transitions, prepare, target_horizon
+from droprl.data.transitions import PROBE_STEPS, Batch, Places, Prepared, Transitions, prepare
 
 MIXED: Layout = [(3, "terminal"), (4, "timeout"), (1, "timeout"), (2, "cut")]
 ALL = [np.array([0, 1, 2, 3])]
 BOTH = [np.array([0, 1])]
-RAW: dict[str, Any] = {"normalize_observations": False, "scale_rewards": False}
+RAW: dict[str, Any] = {"normalize_observations": False, "rewards": Rewards("one")}
 
 
 def rows_of(transitions: Transitions, n_rows: int) -> Batch:
-    """Every row of the table, in order, as NumPy sees it."""
-    rows: Any = np.arange(n_rows)
-    in_numpy: Transitions = jax.tree.map(np.asarray, transitions)
-    return in_numpy.take(rows, 0 * rows)
+    """Every row of the data, in order, as NumPy sees it."""
+    in_numpy: DeviceRows = jax.tree.map(np.asarray, transitions.rows)
+    return transitions.over(in_numpy._replace(order=None)).gather(Places(np.arange(n_rows)))
+
+
+def device_rows_of(prepared: Prepared[Transitions]) -> DeviceRows:
+    assert isinstance(prepared.transitions.rows, DeviceRows)
+    return prepared.transitions.rows
+
+
+def targets_of(prepared: Prepared[Transitions]) -> TargetColumns:
+    targets = device_rows_of(prepared).targets
+    assert targets is not None
+    return targets
 
 
 def places(observations: Any) -> list[tuple[int, int]]:
@@ -117,7 +129,7 @@ def test_nothing_crosses_from_one_episode_to_the_next(
     prepared = prepare(dataset, [np.arange(len(layout))], discount=0.5, td_steps=n_steps, **RAW)
     batch = rows_of(prepared.transitions, TOTAL)
     assert [e for e, _ in places(batch.next_observation)] == episode.tolist()
-    assert episode[np.asarray(prepared.transitions.next_action)].tolist() == episode.tolist()
+    assert episode[np.asarray(targets_of(prepared).next_action)].tolist() == episode.tolist()
     shares = np.asarray(batch.reward) / np.array(rewards)
     assert np.all((shares >= 0) & (shares < 2))
     check_against_definition(dataset, prepared, 0.5, n_steps)
@@ -136,8 +148,8 @@ def test_next_observations_that_are_not_the_next_row_are_used() -> None:
 def test_each_observation_is_stored_once() -> None:
     """Only the states behind the last steps, four of them, are no row of the data."""
     prepared = prepare(make_dataset(MIXED, next_observations=True), ALL, **RAW)
-    assert len(prepared.transitions.observations) == 10 + 4
-    assert len(prepare(make_dataset(MIXED), ALL, **RAW).transitions.observations) == 10
+    assert len(device_rows_of(prepared).observations) == 10 + 4
+    assert len(device_rows_of(prepare(make_dataset(MIXED), ALL, **RAW)).observations) == 10
 
 
 # --- TD(λ): each row draws its own n ---
@@ -151,7 +163,7 @@ def test_with_td_lambda_each_row_has_the_target_of_its_own_horizon(
     """Cut where its episode ends, as any n-step target is."""
     dataset = make_dataset(layout, next_observations=next_observations)
     prepared = prepare(dataset, [np.arange(len(layout))], discount=0.5, td_lambda=td_lambda, **RAW)
-    drawn = target_horizon(TOTAL, 1, td_lambda)
+    drawn = TargetRule(td_lambda=td_lambda).horizon(TOTAL)
     assert isinstance(drawn, np.ndarray)
     assert len(np.unique(drawn)) > 2
     check_against_definition(dataset, prepared, 0.5, drawn)
@@ -164,7 +176,7 @@ def test_horizons_are_geometric(td_lambda: float) -> None:
     """One long episode, its end left out: γ to the power of n tells n, which is n with chance (1 − λ) λⁿ⁻¹."""
     size, kept = 20_000, 19_000
     prepared = prepare(make_dataset([(size, "timeout")]), [np.array([0])], discount=0.9, td_lambda=td_lambda, **RAW)
-    horizon = np.rint(np.log(np.asarray(prepared.transitions.discount[:kept], float)) / np.log(0.9)).astype(int)
+    horizon = np.rint(np.log(np.asarray(targets_of(prepared).discount[:kept], float)) / np.log(0.9)).astype(int)
     mean, spread = 1 / (1 - td_lambda), np.sqrt(td_lambda) / (1 - td_lambda)
     assert abs(horizon.mean() - mean) < 4 * spread / np.sqrt(kept)
     chance = (1 - td_lambda) * td_lambda ** np.arange(6)
@@ -175,7 +187,8 @@ def test_horizons_are_geometric(td_lambda: float) -> None:
 
 
 def same_tables(one: Prepared, other: Prepared) -> bool:
-    return all(np.array_equal(a, b) for a, b in zip(one.transitions, other.transitions, strict=True))
+    leaves, others = jax.tree.leaves(one.transitions), jax.tree.leaves(other.transitions)
+    return all(np.array_equal(a, b) for a, b in zip(leaves, others, strict=True))
 
 
 def test_a_td_lambda_of_zero_is_one_step() -> None:
@@ -237,11 +250,13 @@ def test_a_draw_carries_the_row_it_names() -> None:
 def test_a_step_without_a_target_is_still_cloned_and_counted() -> None:
     dataset = make_dataset([(2, "timeout"), (1, "timeout")], rewards=[1, 10, 100])
     prepared = prepare(dataset, [np.array([1]), np.array([0])], **RAW)
-    assert np.asarray(prepared.transitions.sub_task_rows).tolist() == [2, 0, 1]
-    assert np.asarray(prepared.transitions.sub_task_begin).tolist() == [0, 1]
-    assert np.asarray(prepared.transitions.sub_task_size).tolist() == [1, 2]
-    assert np.asarray(prepared.transitions.has_target).tolist() == [1, 0, 0]
-    assert prepared.sub_task_returns.tolist() == [100, 11]
+    rows, groups = prepared.transitions
+    assert groups is not None
+    assert np.asarray(rows.at(np.arange(3))).tolist() == [2, 0, 1]
+    assert np.asarray(groups.begin).tolist() == [0, 1]
+    assert np.asarray(groups.size).tolist() == [1, 2]
+    assert np.asarray(targets_of(prepared).has_target).tolist() == [1, 0, 0]
+    assert prepared.probe.sub_task_returns.tolist() == [100, 11]
 
 
 def test_the_probe_looks_to_the_end_of_the_episode_from_rows_of_its_sub_task() -> None:
@@ -272,7 +287,7 @@ def test_rewards_are_divided_by_the_spread_of_discounted_returns() -> None:
 def test_rewards_without_spread_are_left_alone() -> None:
     prepared = prepare(make_dataset([(3, "terminal")], rewards=[0, 0, 0]), [np.array([0])])
     assert prepared.reward_scale == 1.0
-    assert np.all(np.isfinite(prepared.transitions.reward))
+    assert np.all(np.isfinite(targets_of(prepared).reward))
 
 
 def test_observations_have_zero_mean_and_unit_variance() -> None:
@@ -280,7 +295,7 @@ def test_observations_have_zero_mean_and_unit_variance() -> None:
     constant = dataset.observations.copy()
     constant[:, 2] = 7.0
     dataset = replace(dataset, observations=constant)
-    table = np.asarray(prepare(dataset, [np.array([0])]).transitions.observations)
+    table = np.asarray(device_rows_of(prepare(dataset, [np.array([0])])).observations)
     np.testing.assert_allclose(table[:40].mean(axis=0), 0, atol=1e-5)
     np.testing.assert_allclose(table[:40].std(axis=0)[[1, 3]], 1, atol=1e-5)
     np.testing.assert_array_equal(table[:40, [0, 2]], 0)  # never changes: only shifted
@@ -300,5 +315,5 @@ def test_actions_go_to_the_unit_box_and_back() -> None:
     dataset = replace(make_dataset(MIXED), action_low=low, action_high=high)
     fitted = fit_scaling(dataset)
     np.testing.assert_allclose(fitted.actions_out(fitted.actions_in(dataset.actions)), dataset.actions, atol=1e-6)
-    table = prepare(dataset, ALL).transitions.actions
+    table = device_rows_of(prepare(dataset, ALL)).actions
     np.testing.assert_allclose(table[:, 0], (dataset.actions[:, 0] - 2) / 4, atol=1e-6)

@@ -1,4 +1,4 @@
-"""Behind the live page: its search is the policy's own, it draws or says why not, and what goes wrong is said."""
+"""Behind the live page: its search is the policy's own, it draws or says why not, and it reports errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from droprl.adapt import RULES, InferenceRule
 from droprl.deploy.serve.app import Limits
 from droprl.deploy.serve.live import pictures, show
-from droprl.deploy.serve.live.look import Settings, nothing_held, see
+from droprl.deploy.serve.live.look import Settings, no_choice_yet, see
 from droprl.deploy.serve.live.routes import Change
 from droprl.deploy.serve.live.show import MOST_SHOWS, Stage, tasks_of
 from droprl.environments.simulation import _quiet
@@ -37,19 +37,19 @@ def policy() -> LoadedPolicy:
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_what_is_seen_is_the_policys_own_search(policy: LoadedPolicy, rule: InferenceRule) -> None:
-    """Over an episode: the same actions, embeddings and sub-tasks as `policy.act`, for rules that hold z too."""
+def test_the_page_shows_the_policys_own_search(policy: LoadedPolicy, rule: InferenceRule) -> None:
+    """Over a whole episode: the same actions, embeddings and sub-tasks as the policy, also if a rule keeps its z."""
     adapted = policy.adapted(rule=rule, ascent_steps=4, reinference_interval=3, starts=3, step_size=0.5)
     search, settings = adapted.search, Settings(rule, 4, 3)
     assert search is not None
-    held, carry = nothing_held(search), adapted.start(1)
+    choice, carry = no_choice_yet(search), adapted.start(1)
     for step, state in enumerate(STATES):
         carry, actions = adapted.step(carry, state[None], None)
-        action, sight = see(search, adapted.scaling, settings, step, held, state, None)
-        held = sight.held
+        action, sight = see(search, adapted.scaling, settings, step, choice, state, None)
+        choice = sight.choice
         np.testing.assert_allclose(action, actions[0], atol=1e-5)
-        np.testing.assert_allclose(sight.held.z, carry.inferred.z[0], atol=1e-5)
-        assert int(sight.held.start) == int(carry.inferred.start[0])
+        np.testing.assert_allclose(sight.choice.z, carry.inferred.z[0], atol=1e-5)
+        assert int(sight.choice.start) == int(carry.inferred.start[0])
         if settings.due(step):
             np.testing.assert_allclose(sight.score, carry.inferred.score[0], atol=1e-5)
         climbed = np.abs(np.asarray(sight.ends) - np.asarray(search.embeddings)).max()
@@ -74,7 +74,7 @@ def test_tasks_and_settings(policy: LoadedPolicy) -> None:
     assert "infers no embedding" in refusal(Stage(tiny_policy("bc")).open().change, rule="best")
 
 
-def test_without_a_way_to_draw_the_reason_is_said(policy: LoadedPolicy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_way_to_draw_the_page_says_why(policy: LoadedPolicy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pictures, "_found", {})
     monkeypatch.setenv("MUJOCO_GL", "nonsense")
     assert pictures.drawing_backend() is None
@@ -95,7 +95,7 @@ def test_a_task_that_does_not_fit_is_refused_before_anything_is_served(policy: L
 
 
 @pytest.mark.parametrize("spoilt", ["score", "scores", "ends"])
-def test_what_is_not_finite_is_said_last_of_all(
+def test_a_number_that_is_not_finite_ends_the_show_with_an_error(
     policy: LoadedPolicy, monkeypatch: pytest.MonkeyPatch, spoilt: str
 ) -> None:
     def spoil(*args: Any) -> Any:
@@ -108,7 +108,7 @@ def test_what_is_not_finite_is_said_last_of_all(
     assert "step 0: an action, a score or the reward is not finite" in said[-1]["error"]
 
 
-def test_two_tasks_made_at_once_leave_the_process_its_errors() -> None:
+def test_two_tasks_made_at_once_leave_standard_error_open() -> None:
     before, inside, go = os.fstat(2), threading.Event(), threading.Event()
 
     def other() -> None:
@@ -125,7 +125,7 @@ def test_two_tasks_made_at_once_leave_the_process_its_errors() -> None:
     assert os.path.samestat(os.fstat(2), before)
 
 
-def test_what_walks_away_is_followed() -> None:
+def test_the_camera_follows_an_agent_that_walks_away() -> None:
     env, reason = pictures.task_to_watch("Hopper-v4")
     if reason is not None:
         pytest.skip(reason)
@@ -154,7 +154,7 @@ async def first_events(stage: Stage, n: int) -> list[Any]:
     return found
 
 
-def test_the_page_is_orderly_and_its_knobs_are_checked(policy: LoadedPolicy) -> None:
+def test_the_page_is_orderly_and_its_settings_are_checked(policy: LoadedPolicy) -> None:
     assert_orderly(Page((PAGE / "live.html").read_text(encoding="utf-8")))
     with client_of(policy, Limits(rows=1)) as client:
         for body, status in (({"rule": "bold"}, 422), ({"ascent_steps": 10**9}, 422), ({"rule": "best"}, 404)):

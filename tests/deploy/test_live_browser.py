@@ -1,4 +1,4 @@
-"""The live page in a real browser: everything moves, can be switched, and what goes wrong stays on it."""
+"""The live page in a real browser: everything moves and can be switched, and errors stay on the page."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from droprl.deploy.serve.live.look import see
 from droprl.loaded import LoadedPolicy
 
 pytestmark = needs_browser
-OWN = {"ascent_steps": 7, "reinference_interval": 3}  # between the knobs' usual stops
+OWN = {"ascent_steps": 7, "reinference_interval": 3}  # between the sliders' usual values
 FRAME = """<!doctype html><body><iframe id="page" src="/" width="1280" height="1200"></iframe><script>
 const frame = document.getElementById("page"), found = {};
 const inside = () => frame.contentDocument, root = () => inside().documentElement.dataset;
@@ -112,7 +112,7 @@ FAIL = (
 frame.onload = async () => {
   await until(() => $("trouble") && !$("trouble").hidden);
   found.said = $("trouble").textContent;
-  await wait(5000);  // a browser tries a stream again after three seconds
+  await wait(5000);  // a browser opens a lost stream again after three seconds
   found.later = $("trouble").textContent;
   report();
 };
@@ -121,7 +121,7 @@ frame.onload = async () => {
 
 
 def driven(policy: LoadedPolicy, script: str, profile: Path) -> tuple[dict[str, Any], int]:
-    """What a script in a browser found when it used the page, and how many streams were opened for it."""
+    """What a script found when it used the page in a browser, and how many streams it opened."""
     service = Service(policy, Limits(rows=1))
     app, reports, opened = make_app(service), queue.Queue[dict[str, Any]](), []
     opens = service.stage.open
@@ -181,19 +181,19 @@ def test_everything_moves_and_can_be_switched(tmp_path: Path) -> None:
     assert {rule: seen["climbs"] for rule, seen in found["rules"].items()} == {
         "best": 0, "grad": 10, "best-ada": 0, "grad-ada": 10,
     }  # fmt: skip
-    for rule in ("best", "grad"):  # they keep what they chose
+    for rule in ("best", "grad"):  # these rules keep the z* that they chose
         assert found["rules"][rule]["held"]
     assert [seen["off"] for seen in found["rules"].values()] == [
         [True, True], [False, True], [True, False], [False, False],
     ]  # fmt: skip
     assert found["trace"] > 5
     assert found["pause"] == [True, "Go on"]
-    assert found["restart"] == found["task"] == "Pause"  # both let it go on
-    assert found["again"] == ["Pause", True]  # the stream was lost, and found again
+    assert found["restart"] == found["task"] == "Pause"  # both end the pause
+    assert found["again"] == ["Pause", True]  # the stream was lost, and the browser opened it again
     assert found["calls"] == 7
 
 
-def test_what_went_wrong_stays_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_stays_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def spoil(*args: Any) -> Any:
         action, sight = see(*args)
         return action, sight._replace(score=np.nan * sight.score)

@@ -1,4 +1,4 @@
-"""A policy as an ONNX file: it acts as the policy does, remembers what it must, and needs nothing but the file."""
+"""A policy as an ONNX file: it acts as the policy does, remembers what it must, and needs no other file."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from droprl.loaded import LoadedPolicy, Origin
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "onnx_mujoco.py"
 TASKS = ("Hopper-v4", "Walker2d-v4", "HalfCheetah-v4")
-EPISODES = onnx_file.EPISODES  # as many as an export tries: nothing is compiled twice
+EPISODES = onnx_file.EPISODES  # the same number as in an export's comparison, so that nothing is compiled twice
 STATES = np.random.default_rng(7).normal(size=(5, EPISODES, 3)).astype(np.float32)
 REWARDS = np.random.default_rng(8).normal(size=(5, EPISODES)).astype(np.float32)
 REWARDS[0] = 0.0
@@ -44,7 +44,7 @@ FEW = {"ascent_steps": 2}
 
 @cache
 def policy_of(name: str, task: str | None = None, **changes: Any) -> LoadedPolicy:
-    """Random weights are as good as others here, and nothing need be trained or compiled."""
+    """A policy with random weights, which are good enough here. So nothing is trained or compiled."""
     dataset = learnable_dataset() if task is None else of_task(task)
     algorithm = tiny(name, **changes).resolve(dataset)
     prepared, rng = algorithm.prepare(dataset), np.random.default_rng(1)
@@ -60,7 +60,7 @@ def policy_of(name: str, task: str | None = None, **changes: Any) -> LoadedPolic
 
 
 class File:
-    """The file as a user of onnxruntime has it: what comes out as next_… goes in again."""
+    """The file as a user of onnxruntime plays it: the outputs next_… are the inputs of the next step."""
 
     def __init__(self, path: Path) -> None:
         self.session = onnxruntime.InferenceSession(path)
@@ -82,7 +82,7 @@ class File:
 
 
 def assert_plays_alike(policy: LoadedPolicy, path: Path) -> File:
-    """Several steps of several episodes; and of one episode alone the same as beside others."""
+    """Check several steps of several episodes. One episode alone must get the same actions as beside others."""
     policy.reset()
     many, alone = File(path), File(path)
     many.start(len(STATES[0]))
@@ -142,7 +142,7 @@ def test_an_ascent_of_open_length_is_refused_and_says_what_to_do(tmp_path: Path)
     ascending = policy_of("drop").adapted(tolerance=0.01)
     assert "export it with --tolerance 0" in refusal(export_onnx, ascending, tmp_path / "policy.onnx")
     assert list(tmp_path.iterdir()) == []
-    export_onnx(ascending.adapted(rule="best-ada"), tmp_path / "policy.onnx")  # which does not ascend
+    export_onnx(ascending.adapted(rule="best-ada"), tmp_path / "policy.onnx")  # this rule does not ascend
 
 
 def test_an_ensemble_with_a_gaussian_head_and_concatenation(tmp_path: Path) -> None:
@@ -150,25 +150,25 @@ def test_an_ensemble_with_a_gaussian_head_and_concatenation(tmp_path: Path) -> N
     assert_plays_alike(policy, export_onnx(policy, tmp_path / "policy.onnx").path)
 
 
-def test_embedding_and_score_are_those_that_the_policy_infers(tmp_path: Path) -> None:
+def test_embedding_and_score_are_the_policys_own(tmp_path: Path) -> None:
     policy: Any = policy_of("drop")
     answer = File(export_onnx(policy, tmp_path / "policy.onnx").path)(STATES[0])
     inferred = jax.jit(jax.vmap(policy.search.infer))(policy.scaling.observations_in(STATES[0]))
     np.testing.assert_allclose(answer["embedding"], inferred.z, atol=1e-5)
     np.testing.assert_allclose(answer["score"], inferred.score, atol=1e-5)
-    assert len(np.unique(inferred.start)) > 1  # states differ in where they ascend from
+    assert len(np.unique(inferred.start)) > 1  # at different states the ascent starts from different embeddings
 
 
-def test_the_score_of_a_z_that_is_kept_is_that_of_the_state_at_hand(tmp_path: Path) -> None:
-    """As high as that of the rule that infers at every state only where both have the same z."""
-    kept, anew = (
+def test_the_score_of_a_fixed_z_is_its_score_at_the_present_state(tmp_path: Path) -> None:
+    """`best` keeps its z and `best-ada` infers it again. Their scores are equal only where their z are equal."""
+    once, again = (
         File(export_onnx(policy_of("drop").adapted(rule=rule), tmp_path / f"{rule}.onnx").path)
         for rule in ("best", "best-ada")
     )
-    kept.start(len(STATES[0]))
-    first = kept(STATES[0])
-    np.testing.assert_allclose(first["score"], anew(STATES[0])["score"], atol=1e-5)
-    second, best = kept(STATES[1]), anew(STATES[1])
+    once.start(len(STATES[0]))
+    first = once(STATES[0])
+    np.testing.assert_allclose(first["score"], again(STATES[0])["score"], atol=1e-5)
+    second, best = once(STATES[1]), again(STATES[1])
     np.testing.assert_array_equal(second["embedding"], first["embedding"])
     same = np.all(second["embedding"] == best["embedding"], axis=1)
     np.testing.assert_allclose(second["score"][same], best["score"][same], atol=1e-5)
@@ -178,7 +178,7 @@ def test_the_score_of_a_z_that_is_kept_is_that_of_the_state_at_hand(tmp_path: Pa
 
 @cache
 def of_task(task: str, n: int = 1024) -> Dataset:
-    """Steps of the real task under random actions."""
+    """Steps of the real task with random actions."""
     env = gymnasium.make(task, max_episode_steps=50)
     env.action_space.seed(0)
     rows: dict[str, list[Any]] = {name: [] for name in ("observations", "actions", "rewards", "terminals", "timeouts")}
@@ -204,7 +204,7 @@ def test_a_thousand_states_of_a_task(task: str, tmp_path: Path) -> None:
     for some, taken in zip(states.reshape(-1, EPISODES, states.shape[1]), np.split(actions, 16), strict=True):
         policy.reset()
         np.testing.assert_allclose(taken, policy.act(some), atol=1e-4)
-    assert np.std(actions, axis=0).min() > 0.01  # they are not all the same
+    assert np.std(actions, axis=0).min() > 0.01  # the actions are not all the same
     assert (file.facts["task"], file.facts["dataset"]) == (task, task)
 
 
@@ -214,7 +214,7 @@ BLOCKED = "raise ImportError('not here')"
 
 
 def without_jax(folder: Path, *words: str | Path) -> str:
-    """What a process prints in which jax, droprl and equinox cannot be imported."""
+    """The output of a process that cannot import jax, droprl or equinox."""
     for name in ("jax", "jaxlib", "equinox", "droprl"):
         (folder / f"{name}.py").write_text(BLOCKED)
     environment = {**os.environ, "PYTHONPATH": str(folder)}
@@ -259,7 +259,7 @@ def test_the_example_plays_as_the_policy_does(rule: str, tmp_path: Path) -> None
 # --- the file ---
 
 
-def test_it_says_what_it_is(tmp_path: Path) -> None:
+def test_the_file_says_what_it_is(tmp_path: Path) -> None:
     policy: Any = policy_of("drop").adapted(reinference_interval=2)
     path = export_onnx(policy, tmp_path / "policy.onnx").path
     facts = File(path).facts
@@ -271,7 +271,7 @@ def test_it_says_what_it_is(tmp_path: Path) -> None:
     onnx.checker.check_model(path, full_check=True)
 
 
-def test_it_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     policy, path = policy_of("bc"), tmp_path / "policy.onnx"
     export_onnx(policy, path)
     before = path.read_bytes()
@@ -297,14 +297,14 @@ def test_a_file_that_would_act_otherwise_is_not_written(tmp_path: Path, monkeypa
     [
         ("actions differ", lambda actions, z, score: (actions + jnp.array([0.0, 5e-5]), z, score)),
         ("actions differ by up to nan", lambda actions, z, score: (actions * jnp.nan, z, score)),
-        ("scores differ", lambda actions, z, score: (actions, -z, score)),  # f of the z that it says it used
+        ("scores differ", lambda actions, z, score: (actions, -z, score)),  # not the score of the z that it reports
         ("scores differ", lambda actions, z, score: (actions, z, score + 1e-2)),
     ],
 )
-def test_whatever_of_it_is_wrong_is_seen(
+def test_the_comparison_sees_every_kind_of_error(
     said: str, spoilt: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second action has a range of 0.5, of which half a ten-thousandth of 1 is too much."""
+    """The second number of an action has a range of 0.5. An error of 5e-5 is 2e-4 half-ranges, which is too much."""
     make = onnx_file.to_onnx
 
     def spoiled(program: FileProgram, facts: dict[str, str]) -> bytes:
@@ -317,7 +317,7 @@ def test_whatever_of_it_is_wrong_is_seen(
 
 
 @pytest.mark.parametrize("interval", [3, 5, 10**6])
-def test_a_second_inference_is_compared_too(interval: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_second_inference_is_compared_too(interval: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     policy, make = policy_of("drop").adapted(rule="best-ada", reinference_interval=interval), onnx_file.to_onnx
     export_onnx(policy, tmp_path / "policy.onnx")
     never = program_of(policy.adapted(reinference_interval=2**30))
@@ -327,8 +327,8 @@ def test_a_second_inference_is_compared_too(interval: int, tmp_path: Path, monke
     assert [path.name for path in tmp_path.iterdir()] == ["policy.onnx"]
 
 
-def test_a_tie_is_no_mistake_and_nothing_else_is_a_tie() -> None:
-    """A file that always acts by the second sub-task's z is right where f holds all for equal, and only there."""
+def test_a_tie_is_not_an_error_and_only_equal_scores_are_a_tie() -> None:
+    """A file that always uses the second sub-task's z is right only if f gives all sub-tasks the same score."""
     policy: Any = copy(policy_of("drop").adapted(rule="best-ada"))
     program, states = program_of(policy), [STATES[0], STATES[1]]
 
@@ -359,7 +359,7 @@ def test_rows_may_begin_at_different_times(tmp_path: Path) -> None:
         fresh = {key: value.copy() for key, value in first.memory.items()}
         policy.reset()
         for step, (states, late) in enumerate(zip(STATES[:, :2], [True, True, False, False, False], strict=True)):
-            if late:  # the second row's episode has not begun: it begins anew
+            if late:  # the second row's episode has not begun yet: give it a fresh memory
                 for key, value in fresh.items():
                     together.memory[key] = together.memory[key].copy()
                     together.memory[key][1] = value[0]
@@ -371,7 +371,7 @@ def test_rows_may_begin_at_different_times(tmp_path: Path) -> None:
         np.testing.assert_allclose(answer[1:], expected, atol=1e-5, err_msg=name)
 
 
-def test_two_do_not_export_to_one_file(tmp_path: Path) -> None:
+def test_two_processes_do_not_export_to_one_file(tmp_path: Path) -> None:
     file = tmp_path / "policy.onnx"
     with locked(tmp_path, ".policy.onnx.lock"):
         assert "another process is exporting policy.onnx here" in refusal(export_onnx, policy_of("bc"), file)
@@ -405,7 +405,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert digest(file.read_bytes()) in out
 
 
-def test_what_cannot_be_exported_is_refused_before_the_folder_is_written(tmp_path: Path) -> None:
+def test_an_impossible_export_is_refused_before_the_folder_is_written(tmp_path: Path) -> None:
     saved = policy_of("drop").adapted(tolerance=0.1).save(tmp_path / "policy")
     words = ("export", saved, "--onnx", tmp_path / "policy.onnx", "--out", tmp_path / "copy")
     code, out, err = drop(*words)

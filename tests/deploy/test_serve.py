@@ -1,4 +1,4 @@
-"""The service without a network: right answers, sessions, and nothing odd reaches the policy."""
+"""The service without a network: answers are right, sessions work, and no bad input reaches the policy."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def client(policy: LoadedPolicy) -> Iterator[TestClient]:
 
 @pytest.fixture(scope="module")
 def service(client: TestClient) -> Service:
-    """What stands behind `client`: compiled once for all tests."""
+    """The service behind `client`. It is compiled once for all tests."""
     return client.service
 
 
@@ -49,7 +49,7 @@ def test_one_observation_gets_the_policys_own_action(client: TestClient, policy:
         assert len(answer["embedding"]) == 5
 
 
-def test_a_batch_gets_a_row_for_each(client: TestClient, policy: LoadedPolicy) -> None:
+def test_a_batch_gets_one_row_for_each_observation(client: TestClient, policy: LoadedPolicy) -> None:
     answer = client.post("/act", json={"observation": STATES[:3].tolist()}).json()
     np.testing.assert_allclose(answer["actions"], directly(policy, STATES[:3]), atol=1e-5)
     assert len(answer["embeddings"]) == len(answer["scores"]) == len(answer["sub_tasks"]) == 3
@@ -57,7 +57,7 @@ def test_a_batch_gets_a_row_for_each(client: TestClient, policy: LoadedPolicy) -
     assert list(one_row) == list(answer)  # a list of one is answered with a list of one
 
 
-def test_a_policy_that_infers_nothing_answers_with_actions_alone() -> None:
+def test_a_policy_that_infers_nothing_answers_only_with_actions() -> None:
     policy = tiny_policy("bc")
     assert not policy.traits.remembers
     with client_of(policy, Limits(rows=1)) as client:
@@ -99,7 +99,7 @@ GOOD = [0.0] * 4
         (" " * 10_000, 413, "the body is larger than"),
     ],
 )
-def test_bad_input_is_refused_with_the_reason_and_never_reaches_the_policy(
+def test_bad_input_is_refused_with_a_reason_and_never_reaches_the_policy(
     client: TestClient, service: Service, monkeypatch: pytest.MonkeyPatch, body: str, status: int, said: str
 ) -> None:
     def never(parts: list[Rows]) -> None:
@@ -112,13 +112,13 @@ def test_bad_input_is_refused_with_the_reason_and_never_reaches_the_policy(
     assert said in answer.json()["error"]
 
 
-def test_other_kinds_paths_and_methods_are_refused(client: TestClient) -> None:
+def test_other_content_types_paths_and_methods_are_refused(client: TestClient) -> None:
     assert client.post("/act", content="observation=1", headers={"content-type": "text/plain"}).status_code == 415
     assert client.post("/act").status_code == 415
     assert client.get("/act").status_code == 405
     assert client.get("/act").headers["allow"] == "POST"
     assert client.get("/nowhere").json() == {"error": "Not Found"}
-    assert client.get("/info", headers={"host": "evil.example"}).status_code == 421  # a web page that renamed itself
+    assert client.get("/info", headers={"host": "evil.example"}).status_code == 421  # a web page under its own name
     assert client.get("/info", headers={"host": "[::1]:80"}).status_code == 200
 
 
@@ -187,7 +187,7 @@ def test_a_session_of_several_episodes_that_hear_their_rewards() -> None:
         assert client.post(act, json={"observation": [GOOD, GOOD], "reward": "much"}).status_code == 422
 
 
-def test_sessions_are_few_and_the_idle_are_forgotten() -> None:
+def test_sessions_are_limited_and_idle_ones_are_forgotten() -> None:
     now = [0.0]
     sessions = Sessions(most=2, idle=10.0, episodes=10, clock=lambda: now[0])
     assert "0 episodes are open, and 10 is the most" in refusal(sessions.create, 11, "a")
@@ -203,7 +203,7 @@ def test_sessions_are_few_and_the_idle_are_forgotten() -> None:
     assert "idle for 10 s" in refusal(sessions.get, second)
     sessions.begin(first)
     now[0] = 100.0
-    assert len(sessions) == 1  # while it acts it is not idle, however long that takes
+    assert len(sessions) == 1  # a session that acts is not idle, however long the action takes
     sessions.end(first, None)
     assert (sessions.get(first).memory, sessions.get(first).steps) == ("a2", 1)
 
@@ -222,10 +222,10 @@ def test_too_many_sessions_are_refused_over_http(
     assert client.post("/sessions").status_code == 201
 
 
-# --- facts ---
+# --- information ---
 
 
-def test_facts_and_measures(client: TestClient) -> None:
+def test_info_and_metrics(client: TestClient) -> None:
     facts = client.get("/info").json()
     assert (facts["algorithm"], facts["observation_size"], facts["action_size"]) == ("drop", 4, 2)
     assert (facts["adaptation"]["rule"], facts["needs_session"], facts["most_rows"]) == ("grad-ada", False, 4)

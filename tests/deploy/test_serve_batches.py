@@ -1,4 +1,4 @@
-"""Requests that are answered together: everybody gets their own, and nobody waits for ever."""
+"""Requests that are answered together: every client gets its own answer, and no client waits for ever."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def engine(policy: LoadedPolicy) -> Engine:
     return Engine(policy, 4)
 
 
-def test_what_waits_goes_together_and_everybody_gets_their_own(
+def test_waiting_requests_go_together_and_each_gets_its_own_answer(
     policy: LoadedPolicy, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     let_go, sizes, step = threading.Event(), [], engine.step
@@ -61,13 +61,13 @@ def test_what_waits_goes_together_and_everybody_gets_their_own(
 
     answers = asyncio.run(all_of_them())
     batcher.close()
-    assert sizes == [[1], [1, 2], [4], [1, 1]]  # four rows at most, nobody overtaken
+    assert sizes == [[1], [1, 2], [4], [1, 1]]  # at most four rows, and no request overtakes another
     wanted = directly(policy, STATES)
     for got, (a, b) in zip(answers, parts, strict=True):
         np.testing.assert_allclose(got, wanted[a:b], atol=1e-5)
 
 
-def test_one_by_one_company_changes_no_bit(policy: LoadedPolicy) -> None:
+def test_one_by_one_other_rows_change_no_bit(policy: LoadedPolicy) -> None:
     engine = Engine(policy, 2, one_by_one=True)
     rows = [Rows(STATES[i : i + 1], engine.start(1), np.zeros(1, np.float32)) for i in range(2)]
     for n in (1, 2):
@@ -75,7 +75,7 @@ def test_one_by_one_company_changes_no_bit(policy: LoadedPolicy) -> None:
         np.testing.assert_array_equal(answers, directly(policy, STATES[:n]))
 
 
-def test_a_failure_is_told_to_those_who_asked_and_the_next_is_answered(
+def test_an_error_goes_to_those_who_asked_and_the_next_request_is_answered(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batcher = Batcher(engine)
@@ -112,18 +112,18 @@ SEEN = [np.random.default_rng(n).normal(size=(7, rows, 4)).astype(np.float32) fo
 
 @pytest.fixture(scope="module", params=[{"rule": "grad"}, {"reinference_interval": 2}], ids=str)
 def remembering(request: pytest.FixtureRequest, policy: LoadedPolicy) -> Engine:
-    """Of a policy whose action depends on what the session remembers, and on its clock."""
+    """The engine of a policy whose action depends on the memory of its session and on its clock."""
     return Engine(policy.adapted(step_size=0.5, ascent_steps=4, **request.param), 4)
 
 
 @pytest.fixture(scope="module")
 def alone(remembering: Engine) -> list[list[tuple[np.ndarray, Any]]]:
-    """Of every session, played by a policy of its own: actions and memory after each step."""
+    """Every session, played by its own policy: actions and memory after each step."""
     played = []
     for seen in SEEN:
         own = remembering.loaded.adapted()
         played.append([(own.act(states), jax.device_get(own._carry)) for states in seen])
-    for ours, others in pairwise(played):  # else a mix-up would pass unnoticed
+    for ours, others in pairwise(played):  # otherwise nobody would notice a mix-up
         assert np.abs(ours[2][1].inferred.z[0] - others[2][1].inferred.z[0]).max() > 1e-2
     return played
 
@@ -173,7 +173,7 @@ def test_sessions_that_ask_at_the_same_time_keep_their_own_memory(
 
     asyncio.run(all_of_them())
     batcher.close()
-    assert any(len(set(clocks)) > 1 for clocks in calls)  # some went together, at different clocks
+    assert any(len(set(clocks)) > 1 for clocks in calls)  # some sessions went together with different clocks
 
 
 # --- nobody waits for ever ---
@@ -184,7 +184,7 @@ def one_row(engine: Engine) -> Rows:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_when_the_thread_dies_all_who_wait_are_told(engine: Engine) -> None:
+def test_if_the_thread_dies_all_waiting_requests_get_an_error(engine: Engine) -> None:
     waiting = threading.Event()
 
     def dies(rows: int) -> None:
@@ -206,8 +206,8 @@ def test_when_the_thread_dies_all_who_wait_are_told(engine: Engine) -> None:
     batcher.close()
 
 
-def test_the_end_comes_though_the_queue_is_full(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Closed with a full queue that is filled again while the last are answered: the thread must not wait for room."""
+def test_close_works_although_the_queue_is_full(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The queue is full at `close`, and fills again during the last answers. The thread must not wait for room."""
     step, begun, let_go = engine.step, threading.Event(), threading.Event()
 
     def slow(parts: list[Rows]) -> list[Acted]:
@@ -224,12 +224,12 @@ def test_the_end_comes_though_the_queue_is_full(engine: Engine, monkeypatch: pyt
         await asyncio.to_thread(begun.wait, 10)
         second = asyncio.create_task(batcher.act(one_row(engine)))
         await asyncio.sleep(0.05)
-        closing = asyncio.create_task(asyncio.to_thread(batcher.close))  # waits for room
+        closing = asyncio.create_task(asyncio.to_thread(batcher.close))  # waits for room in the queue
 
         def late(job: Any) -> Any:
             time.sleep(0.1)  # now the end is in the queue
             batch = gather(job)
-            batcher._queue.put_nowait(job)  # somebody takes the room of the end
+            batcher._queue.put_nowait(job)  # another request takes the room that END left
             return batch
 
         monkeypatch.setattr(batcher, "_gather", late)

@@ -1,4 +1,4 @@
-"""What would keep the service from ending, or fill it up: viewers that do not read, clients that say nothing."""
+"""Clients that could stop the service from ending, or fill it up: viewers that do not read, clients that do not ask."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def until(true: Callable[[], object]) -> None:
 
 
 def unread(service: Service, address: str, server: serving.Server, monkeypatch: pytest.MonkeyPatch) -> socket.socket:
-    """A viewer that never reads, of a stream whose first words fill all buffers on the way."""
+    """A viewer that never reads. The first event of its stream fills all buffers on the way."""
     wordy = service.stage.about() | {"filler": " " * 20_000_000}
     monkeypatch.setattr(service.stage, "about", lambda: wordy)
     viewer = connected(address)
@@ -56,7 +56,7 @@ def unread(service: Service, address: str, server: serving.Server, monkeypatch: 
     return viewer
 
 
-def test_a_viewer_that_never_reads_does_not_hold_up_the_end(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_viewer_that_never_reads_does_not_delay_the_end(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     with listening(make_app(service), service) as (address, server), unread(service, address, server, monkeypatch):
         began = time.monotonic()
         server.should_exit = True
@@ -64,14 +64,14 @@ def test_a_viewer_that_never_reads_does_not_hold_up_the_end(service: Service, mo
     assert time.monotonic() - began < 5
 
 
-def test_who_does_not_ask_or_does_not_read_is_hung_up_on(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clients_that_do_not_ask_or_do_not_read_are_cut_off(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "SECONDS_TO_ASK", 1.0)
     monkeypatch.setattr(serving, "SECONDS_TO_TAKE", 1.0)
     with listening(make_app(service), service) as (address, server):
         viewer = unread(service, address, server, monkeypatch)
         silent, slow = connected(address), connected(address)
         alive = http.client.HTTPConnection(address.removeprefix("http://"), timeout=20)
-        slow.sendall(b"GET /health HTTP/1.1\r\n")  # and no more
+        slow.sendall(b"GET /health HTTP/1.1\r\n")  # and nothing more
         for _ in range(6):
             alive.request("GET", "/health")
             assert alive.getresponse().read() == b'{"status":"ok"}'
@@ -83,14 +83,14 @@ def test_who_does_not_ask_or_does_not_read_is_hung_up_on(service: Service, monke
             connection.close()
 
 
-def test_connections_leave_half_of_the_files_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connections_use_at_most_half_of_the_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
     for soft, most in ((256, 128), (10**6, serving.MOST_CONNECTIONS), (resource.RLIM_INFINITY, 2048)):
         monkeypatch.setattr(resource, "getrlimit", lambda _, soft=soft: (soft, soft))
         assert serving.most_connections() == most
 
 
-def test_a_stream_that_never_began_gives_its_place_back(policy: LoadedPolicy) -> None:
-    """The viewer has gone before the first word."""
+def test_a_stream_that_never_began_frees_its_place(policy: LoadedPolicy) -> None:
+    """The viewer leaves before the first event."""
 
     async def gone() -> Any:
         return {"type": "http.disconnect"}
@@ -103,7 +103,7 @@ def test_a_stream_that_never_began_gives_its_place_back(policy: LoadedPolicy) ->
         asyncio.run(Watching(stage, stage.open())({"type": "http", "asgi": {}}, gone, never))
 
 
-def test_a_client_that_hangs_up_amid_its_body_is_no_fault_of_ours(
+def test_a_client_that_disconnects_within_its_body_is_not_a_server_error(
     service: Service, caplog: pytest.LogCaptureFixture
 ) -> None:
     with listening(make_app(service), service) as (address, server):

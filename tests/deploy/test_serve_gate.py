@@ -1,4 +1,4 @@
-"""Who may ask the service, and that it keeps to what its OpenAPI page says."""
+"""Who may ask the service, and that the service does what its OpenAPI page says."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def service(client: TestClient) -> Service:
 def test_another_sites_page_may_link_here_and_do_nothing_else(client: TestClient, site: str) -> None:
     headers = {"sec-fetch-site": site, "sec-fetch-mode": "no-cors", "sec-fetch-dest": "empty"}
     link = headers | {"sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
-    assert client.post("/sessions", headers=headers).status_code == 403  # needs no body, so no browser would ask us
+    assert client.post("/sessions", headers=headers).status_code == 403  # without a body, browsers send no preflight
     assert client.get("/live/stream", headers=headers).status_code == 403
     assert client.post("/sessions", headers=link).status_code == 403  # a form
     assert client.get("/", headers=link).status_code == 200
-    assert client.get("/live/stream", headers=link).status_code == 403  # would open a show
+    assert client.get("/live/stream", headers=link).status_code == 403  # this would open a show
     for framed in ("iframe", "frame", "embed", "object"):
         assert client.get("/", headers=link | {"sec-fetch-dest": framed}).status_code == 403
 
@@ -67,7 +67,7 @@ def test_our_own_pages_and_people_may_ask(client: TestClient, site: str) -> None
     ],
 )
 def test_without_sec_fetch_the_origin_decides(client: TestClient, host: str, origin: str | None, status: int) -> None:
-    """So browsers ask over plain HTTP, for they trust no name but this machine's own."""
+    """Over plain HTTP, browsers send Sec-Fetch only to names of their own machine."""
     headers = {"host": host} | ({} if origin is None else {"origin": origin})
     assert client.post("/sessions", headers=headers).status_code == status
 
@@ -79,7 +79,7 @@ def test_with_a_token_everything_but_health_needs_it(service: Service) -> None:
         answer = client.get(path)
         assert answer.status_code == 401, path
         assert "Bearer TOKEN" in answer.json()["error"]
-    assert client.get("/").headers["www-authenticate"].startswith("Basic")  # so that a browser asks for it
+    assert client.get("/").headers["www-authenticate"].startswith("Basic")  # so that a browser asks for the token
     for wrong in ("Bearer nope", "Bearer", "s3cret", "Basic !!", "Basic " + base64.b64encode(b"x:no").decode()):
         assert client.post("/act", json={"observation": GOOD}, headers={"authorization": wrong}).status_code == 401
     for right in ("Bearer s3cret", "bearer s3cret", "Basic " + base64.b64encode(b"me:s3cret").decode()):
@@ -103,19 +103,19 @@ def test_this_machine_needs_none(host: str) -> None:
 
 
 def rows_in(body: Any) -> int:
-    """How many episodes a session should have for this to fit it."""
+    """The number of episodes that a session needs for this body."""
     observation = body.get("observation") if isinstance(body, dict) else None
     many = isinstance(observation, list) and 0 < len(observation) <= 4 and isinstance(observation[0], list)
     return len(observation) if isinstance(observation, list) and many else 1
 
 
-def test_the_service_keeps_to_its_own_description(service: Service) -> None:
-    """schemathesis asks what the OpenAPI page allows, and what it does not, and judges the answers.
+def test_the_service_does_what_its_own_description_says(service: Service) -> None:
+    """schemathesis sends requests that the OpenAPI page allows, and requests that it forbids, and checks the answers.
 
-    Of the sessions that it names, about half are open, or it would see no more of them than that they are not.
+    About half of the sessions that it names are open. Otherwise it would only see that no such session exists.
     """
     headers = {"host": "localhost"}
-    refusals = {"expected-statuses": [404, 409, 413, 415, 422]}  # 413 too: what is wrong may also be too large
+    refusals = {"expected-statuses": [404, 409, 413, 415, 422]}  # 413 too: a wrong body may also be too large
     config = schemathesis.Config.from_dict({"checks": {"negative_data_rejection": refusals}})
     schema = schemathesis.openapi.from_asgi("/openapi.json", make_app(service), config=config, headers=headers)
     answers: dict[str, set[int]] = {}

@@ -71,7 +71,7 @@ def test_a_body_of_100_mb_is_cut_off(server: tuple[subprocess.Popen[str], int], 
                 connection.sendall(piece if says_how_large else b"10000\r\n" + piece + b"\r\n")
                 sent += len(piece)
         except OSError:
-            pass  # the server has hung up: what it said before is still to be read
+            pass  # the server has closed the connection: its answer can still be read
         with suppress(ConnectionError):
             while part := connection.recv(65536):
                 answer += part
@@ -81,7 +81,7 @@ def test_a_body_of_100_mb_is_cut_off(server: tuple[subprocess.Popen[str], int], 
     assert ask(port)[0] == 200
 
 
-def test_it_refuses_in_one_line(folder: Path, tmp_path: Path) -> None:
+def test_drop_serve_refuses_in_one_line(folder: Path, tmp_path: Path) -> None:
     code, out, err = drop("serve", folder, "--host", "0.0.0.0")
     assert (code, out) == (1, "")
     assert err.startswith("drop: 0.0.0.0: can be reached from other machines: give a token")
@@ -99,7 +99,7 @@ def test_it_refuses_in_one_line(folder: Path, tmp_path: Path) -> None:
         assert said in refusal(serve, list(map(str, words)))
 
 
-def test_a_port_in_use_is_said_in_one_line(folder: Path) -> None:
+def test_a_port_in_use_is_reported_in_one_line(folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         code, _, err = drop("serve", folder, "--port", str(port), "--most-rows", "1")
@@ -113,7 +113,7 @@ def test_the_token_may_come_from_the_environment(folder: Path, monkeypatch: pyte
     assert "the token is blank" in refusal(serve, [str(folder)])
 
 
-def test_it_answers_and_on_sigterm_what_is_under_way_is_still_answered(
+def test_it_answers_and_after_sigterm_it_finishes_the_requests_under_way(
     server: tuple[subprocess.Popen[str], int], policy: LoadedPolicy
 ) -> None:
     process, port = server
@@ -122,7 +122,7 @@ def test_it_answers_and_on_sigterm_what_is_under_way_is_still_answered(
     status, answer = ask(port)
     assert status == 200
     np.testing.assert_allclose(answer["action"], action, atol=1e-5)
-    watching = http.client.HTTPConnection("127.0.0.1", port, timeout=60)  # a stream that would never end by itself
+    watching = http.client.HTTPConnection("127.0.0.1", port, timeout=60)  # this stream would never end by itself
     watching.request("GET", "/live/stream")
     assert b"hello" in watching.getresponse().readline()
     under_way = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
@@ -130,7 +130,7 @@ def test_it_answers_and_on_sigterm_what_is_under_way_is_still_answered(
     under_way.putheader("Content-Type", "application/json")
     under_way.putheader("Content-Length", str(len(BODY)))
     under_way.endheaders(BODY[:10].encode())  # the rest comes after the signal
-    ask(port)  # by its answer the server has seen what came before
+    ask(port)  # when this is answered, the server has seen the request above
     process.send_signal(signal.SIGTERM)
     until_refused(port)
     under_way.send(BODY[10:].encode())

@@ -1,4 +1,4 @@
-"""JAX programs as ONNX: whatever runtime reads the file must compute what JAX does, for any number of rows."""
+"""JAX programs as ONNX: a runtime that reads the file must compute what JAX computes, for any number of rows."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def exported(step: Callable[..., Any], rows: dict[str, np.ndarray], n_outputs: i
 
 
 def operators(graph: onnx.GraphProto) -> list[str]:
-    """Of the graph and its branches."""
+    """The operators of the graph and of its branches."""
     found = []
     for node in graph.node:
         inner = [attribute.g for attribute in node.attribute if attribute.type == onnx.AttributeProto.GRAPH]
@@ -54,7 +54,7 @@ def layer_norm(x: Array) -> Array:
 
 
 def hills(x: Array) -> Array:
-    """Something with the parts of a score: products, ReLU, a layer norm, tanh, a concatenation."""
+    """A function with the parts of a score: products, ReLU, a layer norm, tanh, a concatenation."""
     hidden = jax.nn.relu(layer_norm(x @ WEIGHTS) + 0.3)
     return jnp.sum(jnp.tanh(jnp.concatenate([x, hidden])[1:] * 1.5)) - 0.1 * jnp.linalg.norm(x)
 
@@ -65,7 +65,7 @@ def climbed(x: Array) -> Array:
 
 
 def best_rows(x: Array) -> tuple[Array, Array]:
-    """Look-ups of all kinds: the best of a table's rows by score, and one of those by its first number."""
+    """Look-ups of all kinds: the rows of a table with the best scores, and among them one by its first number."""
     scores = TABLE @ x
     found = jax.lax.top_k(scores, 3)[1]
     rows = jnp.asarray(TABLE)[found] * x
@@ -73,7 +73,7 @@ def best_rows(x: Array) -> tuple[Array, Array]:
 
 
 def several(x: Array) -> Array:
-    """An ensemble: weights with an axis of their own, in both directions."""
+    """An ensemble: its weights have one more axis, in the forward pass and in the gradient."""
 
     def lowest(x: Array) -> Array:
         return jnp.min(jax.vmap(lambda weights: jnp.sum(jax.nn.relu(weights @ x) ** 2))(STACKED))
@@ -115,7 +115,7 @@ def test_a_program_computes_the_same_for_any_number_of_rows(name: str) -> None:
             np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-5)
 
 
-def test_of_equal_scores_the_first_wins_as_in_jax() -> None:
+def test_the_first_of_equal_scores_wins_as_in_jax() -> None:
     def best(x: Array) -> tuple[Array, Array]:
         return jax.lax.top_k(x, 3)[1], jnp.argmax(x, axis=1)
 
@@ -125,7 +125,7 @@ def test_of_equal_scores_the_first_wins_as_in_jax() -> None:
         np.testing.assert_array_equal(found, expected)
 
 
-# --- loops, choices, and what is not written twice ---
+# --- loops, choices, and sharing ---
 
 
 def test_a_loop_is_unrolled_and_shares_its_constants() -> None:
@@ -140,7 +140,7 @@ def test_a_loop_is_unrolled_and_shares_its_constants() -> None:
 
 
 def test_a_choice_costs_only_the_branch_that_is_taken() -> None:
-    """The runtime itself says what it ran: `If` and not both sides and a selection."""
+    """The product is inside a branch of `If`: the runtime does not compute both sides and then select."""
 
     def step(x: Array, due: Array) -> Array:
         found = jax.lax.cond(jnp.any(due), lambda: jnp.tanh(x @ SQUARE), lambda: x)
@@ -159,8 +159,8 @@ def test_a_choice_costs_only_the_branch_that_is_taken() -> None:
         )
 
 
-def test_what_is_known_is_computed_once_and_for_all() -> None:
-    """Products of weights with weights, and a choice whose outcome is known, leave no node behind."""
+def test_known_values_are_computed_at_export() -> None:
+    """Products of weights with weights, and choices whose outcome is known, leave no node in the graph."""
 
     def step(x: Array) -> Array:
         clock = jnp.zeros(x.shape[0], jnp.int32)
@@ -178,14 +178,14 @@ def test_what_is_known_is_computed_once_and_for_all() -> None:
         (lambda x: jax.lax.scan(lambda total, row: (total + row, total), 0.0, x)[1], "loops over the rows"),
     ],
 )
-def test_what_cannot_be_written_is_refused_by_name(program: Callable[..., Any], said: str) -> None:
+def test_a_program_that_cannot_be_written_is_refused_by_name(program: Callable[..., Any], said: str) -> None:
     message = refusal(exported, jax.vmap(program), ROW)
     assert said in message
     assert "cannot be exported" in message
 
 
 def test_the_product_of_a_transpose_with_a_vector() -> None:
-    """As β meets a z that all rows share: onnxruntime's own optimisation gets it wrong where it is written as such."""
+    """This happens in β if all rows share one z. Written directly, onnxruntime optimises it to a wrong result."""
     rows, vector = np.random.default_rng(5).normal(size=(7, 4)).astype(np.float32), STACKED[0, :, 0]
     table = np.random.default_rng(6).normal(size=(4, 40)).astype(np.float32)
 
@@ -197,6 +197,6 @@ def test_the_product_of_a_transpose_with_a_vector() -> None:
 
 
 def test_a_part_of_the_batch_is_refused() -> None:
-    """A file of another number of rows would be another program."""
+    """The result would depend on the number of rows."""
     said = refusal(exported, lambda x: jax.lax.slice_in_dim(x, 1, x.shape[0]), ROW)
     assert "takes a part of its batch" in said

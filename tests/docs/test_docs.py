@@ -101,7 +101,7 @@ def test_no_list_of_algorithms_is_kept_by_hand() -> None:
 def test_a_setting_is_said_by_the_string_below_it(make_tables: Any) -> None:
     said = make_tables.field_docstrings(Adaptation)
     assert set(said) == set(Adaptation.__dataclass_fields__)
-    assert said["reinference_interval"] == "m of DROP(m): best-ada and grad-ada infer z anew every m steps."
+    assert said["reinference_interval"] == "m of DROP(m): best-ada and grad-ada infer z again every m steps."
     assert make_tables.field_docstrings(ALGORITHMS["fbc"])["width"] == "Units of each hidden layer."  # from its parent
 
 

@@ -1,4 +1,4 @@
-"""The mazes: D4RL's task in the environment, and a recipe whose data has what the rest of the program relies on."""
+"""The mazes: the environment has D4RL's task, and the recipe makes data on which the rest of the program can rely."""
 
 from __future__ import annotations
 
@@ -98,13 +98,13 @@ def test_episode_is_truncated_at_the_time_limit_and_never_terminates(name: str) 
         rewards.append(float(reward))
         assert not terminated
         assert truncated == (step == MAZES[name].time_limit)
-    # Left alone at the goal the ball rolls off, or not; while it is there it is paid in every step.
+    # Without a push the ball may roll away from the goal. While it is there, every step earns a reward.
     assert set(rewards) <= {0.0, 1.0}
     assert rewards[0] == 1.0
 
 
 @pytest.mark.parametrize("name", ALL_MAZES)
-def test_reward_is_for_being_within_the_radius_of_one_fixed_goal(name: str) -> None:
+def test_a_position_within_the_radius_of_one_fixed_goal_is_rewarded(name: str) -> None:
     env = Maze2DEnv(name)
     goal = np.array(MAZES[name].goal)
     rng = np.random.default_rng(0)
@@ -129,7 +129,7 @@ def test_starts_are_in_all_free_cells_and_repeat_with_the_seed(name: str) -> Non
 
 
 def test_actions_push_along_the_observed_axes() -> None:
-    # The simulation's axes are turned against D4RL's: a slip there would swap rows for columns or forward for backward.
+    # The simulation's axes differ from D4RL's. An error there would swap rows and columns, or forward and backward.
     env = Maze2DEnv("maze2d-umaze")
     for action, axis, sign in (((1, 0), 0, 1), ((-1, 0), 0, -1), ((0, 1), 1, 1), ((0, -1), 1, -1)):
         start, _ = env.reset(seed=0, options={"reset_cell": (2, 3)})
@@ -187,7 +187,7 @@ def test_expert_reaches_the_goal_from_everywhere_and_stays(name: str) -> None:
     assert np.mean(returns) > task.score_range[1]  # D4RL's own controller plans only once, see the module
 
 
-def test_skill_and_setting_out_early_both_pay() -> None:
+def test_skill_pays_and_so_does_an_early_start() -> None:
     env = Maze2DEnv("maze2d-umaze")
     plans = plans_of(env.maze)
 
@@ -224,11 +224,11 @@ def test_dataset_has_the_promised_form(umaze: Dataset) -> None:
     assert (umaze.name, umaze.env, umaze.score_range) == ("maze2d-umaze", "droprl/maze2d-umaze-v0", (23.85, 161.86))
 
 
-def test_next_observation_is_the_following_row_within_an_episode_only(umaze: Dataset) -> None:
+def test_next_observation_is_the_following_row_only_within_an_episode(umaze: Dataset) -> None:
     assert umaze.next_observations is not None
     follows = (umaze.next_observations[:-1] == umaze.observations[1:]).all(axis=1)
     np.testing.assert_array_equal(follows, ~umaze.timeouts[:-1])
-    # At most 5.3 units of velocity for a hundredth of a second: the ball jumps nowhere.
+    # The velocity is at most 5.3, and a step takes a hundredth of a second: the ball never jumps.
     assert np.abs(umaze.next_observations - umaze.observations)[:, :2].max() < 0.06
 
 
@@ -239,7 +239,7 @@ def test_rewards_match_the_positions(umaze: Dataset) -> None:
 
 
 def test_stored_actions_replay_to_the_stored_observations(monkeypatch: pytest.MonkeyPatch) -> None:
-    # What is stored is what was done (the action clipped and rounded), and the simulation remembers no earlier episode.
+    # The stored actions are those that the simulation got (clipped and rounded), and it remembers no earlier episode.
     env = Maze2DEnv("maze2d-umaze")
     seeds: list[int] = []
     reset = env.reset
@@ -266,7 +266,7 @@ def test_returns_spread_from_nothing_to_beyond_the_reference(umaze: Dataset) -> 
     assert np.median(scores) < 0.6 * np.percentile(scores, 90)
 
 
-def test_seed_makes_the_bytes() -> None:
+def test_the_seed_determines_every_byte() -> None:
     def make(seed: int, n_steps: int = 600) -> Dataset:
         return make_maze_dataset("maze2d-umaze", n_steps, seed)
 
@@ -292,6 +292,6 @@ def test_every_maze_can_be_made_in_whole_episodes(name: str) -> None:
         ({"name": "maze2d-umaze", "seed": -1}, "seed of 0 or more"),
     ],
 )
-def test_impossible_wishes_are_refused(arguments: dict[str, Any], message: str) -> None:
+def test_impossible_requests_are_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(DropError, match=message):
         make_maze_dataset(**arguments)

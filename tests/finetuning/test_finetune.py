@@ -19,7 +19,7 @@ from droprl.data.transitions import Spec
 from droprl.evaluation import EVALUATION_SEED
 from droprl.finetuning import FineTuning
 from droprl.finetuning.ledger import Ledger, Played
-from droprl.finetuning.search import SEARCH_SEED, Candidate, Chosen, best, candidates, search, spread
+from droprl.finetuning.search import SEARCH_SEED, Chosen, Variant, best, search, spread, variants
 from droprl.loaded import policy_of_run
 from droprl.rollout import Trajectory, play_episode, rollout
 from droprl.train import Interrupted, Run, fit
@@ -58,50 +58,50 @@ def earns(total: float, length: int = 2, whole: bool = True) -> Trajectory:
 
 
 def searched(
-    folder: Path, returns: dict[tuple[int, Candidate], float], budget: int = 10_000, rounds: int | None = 1
+    folder: Path, returns: dict[tuple[int, Variant], float], budget: int = 10_000, rounds: int | None = 1
 ) -> tuple[Chosen, Ledger]:
-    """Candidates earn what the table says of the round and them, in two steps."""
+    """Variants earn what the table says of the round and them, in two steps."""
     ledger = Ledger(folder / "played.jsonl", budget, longest=2)
 
-    def play(candidate: Candidate, seed: int, limit: int) -> Trajectory:
+    def play(variant: Variant, seed: int, limit: int) -> Trajectory:
         assert limit == ledger.left
-        return earns(returns[seed - SEARCH_SEED, candidate])
+        return earns(returns[seed - SEARCH_SEED, variant])
 
-    among = candidates(CHECKPOINTS, [*spread(5)])
+    among = variants(CHECKPOINTS, [*spread(5)])
     return search(ledger, among, rounds, play, lambda chosen: None), ledger
 
 
-def random_returns(seed: int, rounds: int = 1) -> dict[tuple[int, Candidate], float]:
+def random_returns(seed: int, rounds: int = 1) -> dict[tuple[int, Variant], float]:
     rng = np.random.default_rng(seed)
-    pairs = [Candidate(step, k) for step in CHECKPOINTS for k in range(6)]
+    pairs = [Variant(step, k) for step in CHECKPOINTS for k in range(6)]
     return {(r, pair): float(np.float32(rng.normal())) for r in range(rounds) for pair in pairs}
 
 
-def algorithm_4(returns: dict[tuple[int, Candidate], float], k_max: int) -> tuple[int | None, int, float]:
+def algorithm_4(returns: dict[tuple[int, Variant], float], k_max: int) -> tuple[int | None, int, float]:
     """The paper's two loops."""
     best_t, best_k, r_max = None, 0, -np.inf
     for t in CHECKPOINTS:
         for k in range(k_max + 1):
-            if r_max < returns[0, Candidate(t, k)]:
-                best_t, best_k, r_max = t, k, returns[0, Candidate(t, k)]
+            if r_max < returns[0, Variant(t, k)]:
+                best_t, best_k, r_max = t, k, returns[0, Variant(t, k)]
     return best_t, best_k, r_max
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_choice_is_that_of_algorithm_4(tmp_path: Path, seed: int) -> None:
     returns = random_returns(seed)
-    (candidate, earned), ledger = searched(tmp_path, returns)
-    assert (*candidate, earned) == algorithm_4(returns, 5)
+    (variant, earned), ledger = searched(tmp_path, returns)
+    assert (*variant, earned) == algorithm_4(returns, 5)
     assert (len(ledger.played), ledger.spent) == (18, 36)
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_with_more_rounds_the_highest_mean_is_chosen(tmp_path: Path, seed: int) -> None:
     returns = random_returns(seed, rounds=3)
-    (candidate, earned), _ = searched(tmp_path, returns, rounds=3)
+    (variant, earned), _ = searched(tmp_path, returns, rounds=3)
     means = {c: np.mean([returns[r, c] for r in range(3)]) for _, c in returns}
-    assert candidate == max(means, key=lambda c: means[c])
-    assert earned == pytest.approx(means[candidate])
+    assert variant == max(means, key=lambda c: means[c])
+    assert earned == pytest.approx(means[variant])
 
 
 def test_a_round_that_does_not_fit_is_not_begun_except_the_first(tmp_path: Path) -> None:
@@ -110,25 +110,25 @@ def test_a_round_that_does_not_fit_is_not_begun_except_the_first(tmp_path: Path)
     assert ledger.spent == 36
     _, ledger = searched(tmp_path / "b", returns, budget=36 + 36 + 1, rounds=None)
     assert ledger.spent == 72
-    (candidate, _), ledger = searched(tmp_path / "c", returns, budget=9)
+    (variant, _), ledger = searched(tmp_path / "c", returns, budget=9)
     assert ledger.spent == 8
     assert [(p.step, p.ascent_steps) for p in ledger.played] == [(12, 0), (8, 0), (4, 0), (12, 4)]
-    assert returns[0, candidate] == max(p.episode_return for p in ledger.played)
+    assert returns[0, variant] == max(p.episode_return for p in ledger.played)
 
 
 def test_of_equals_the_newest_checkpoint_with_the_fewest_steps_is_chosen(tmp_path: Path) -> None:
     returns = dict.fromkeys(random_returns(0), 0.0)
-    assert searched(tmp_path / "a", returns)[0].candidate == (12, 0)
-    returns |= {(0, Candidate(4, 1)): 1.0, (0, Candidate(8, 3)): 1.0, (0, Candidate(8, 2)): 1.0}
-    assert searched(tmp_path / "b", returns)[0].candidate == (8, 2)
+    assert searched(tmp_path / "a", returns)[0].variant == (12, 0)
+    returns |= {(0, Variant(4, 1)): 1.0, (0, Variant(8, 3)): 1.0, (0, Variant(8, 2)): 1.0}
+    assert searched(tmp_path / "b", returns)[0].variant == (8, 2)
 
 
 def test_the_rounds_that_count_are_whole(tmp_path: Path) -> None:
     """Without a clock the budget may end inside a round: its lucky half must not outweigh the others."""
     episodes = [Played(step, 0, 0, float(step), 1, True) for step in CHECKPOINTS]
     unlucky = [Played(4, 0, 1, 99.0, 1, True), Played(8, 0, 1, 999.0, 1, False)]
-    assert best([*episodes, *unlucky], 3) == (Candidate(12, 0), 12.0)
-    assert best(episodes[:1], 3) == (Candidate(4, 0), 4.0)
+    assert best([*episodes, *unlucky], 3) == (Variant(12, 0), 12.0)
+    assert best(episodes[:1], 3) == (Variant(4, 0), 4.0)
     assert best(unlucky[1:], 3) is None
 
 
@@ -372,11 +372,14 @@ def test_a_budget_in_which_no_episode_ends_is_refused(run: Run) -> None:
 
 def test_cloning_has_checkpoints_to_choose_from_and_nothing_else(tmp_path: Path) -> None:
     cloned = fit(learnable_dataset(), tiny("bc"), out=tmp_path / "bc", steps=4, checkpoint_every=2, progress=False)
-    for level in ("embedding", "policy"):
-        assert "bc has no embedding to infer: fine-tune it with --level checkpoint" in refusal(tune, cloned, level, 100)
+    for level, said in (
+        ("embedding", "bc has no embedding to infer: fine-tune it with --level checkpoint"),
+        ("policy", "bc cannot learn from what it plays (these can: drop): fine-tune it with --level checkpoint"),
+    ):
+        assert said in refusal(tune, cloned, level, 100)
     found = tune(cloned, "checkpoint", 100, rounds=1)
     assert (found.seeds[0].ascent_steps, found.adaptation, found.seeds[0].episodes_played) == (None, None, 2)
-    assert load_policy(cloned.path / "finetune" / "checkpoint" / "policy").spec == Spec(3, 2, 1)
+    assert load_policy(cloned.path / "finetune" / "checkpoint" / "policy").spec == Spec(3, 2)
 
 
 def test_a_task_that_pays_nan_is_refused(run: Run) -> None:

@@ -13,14 +13,17 @@ import numpy as np
 import pytest
 from helpers.builders import targets_by_definition
 from helpers.playing import Makes, misleading_dataset, pays_for_left
+from helpers.toy import ToyQ
 from helpers.training import learnable_dataset, refusal, tiny
 
 from droprl import DROP, finetune, load_policy
+from droprl.algorithms import ALGORITHMS
 from droprl.algorithms.protocol import Clock
 from droprl.data.transitions import Prepared
+from droprl.data.windows import prepare_windows
 from droprl.finetuning import FineTuning, online
 from droprl.finetuning.online import ONLINE_SEED
-from droprl.finetuning.replay import online_dataset, replay
+from droprl.finetuning.replay import played_dataset, replay
 from droprl.loaded import LoadedPolicy, Origin
 from droprl.rollout import Trajectory, play_episode
 from droprl.train import Run, fit
@@ -59,7 +62,7 @@ def prepared() -> tuple[DROP, Prepared]:
 def test_every_batch_holds_the_stated_share_of_online_steps(
     prepared: tuple[DROP, Prepared], share: float, n_online: int
 ) -> None:
-    table = replay(*prepared, online_episodes(), share)
+    table = replay(prepared[1], online_episodes(), share)
     for seed in range(3):
         batch = table.sample(jax.random.key(seed), 256)
         assert len(batch.reward) == 256
@@ -68,10 +71,10 @@ def test_every_batch_holds_the_stated_share_of_online_steps(
 
 def test_every_online_step_is_drawn_and_is_what_was_played(prepared: tuple[DROP, Prepared]) -> None:
     """Targets by their definition, the label that acted, and no successor from another episode."""
-    algorithm, data = prepared
+    data = prepared[1]
     episodes = online_episodes()
-    batch = jax.device_get(replay(algorithm, data, episodes, 1.0).sample(jax.random.key(0), 4_000))
-    dataset = online_dataset(episodes, np.asarray(data.scaling.action_low), np.asarray(data.scaling.action_high))
+    batch = jax.device_get(replay(data, episodes, 1.0).sample(jax.random.key(0), 4_000))
+    dataset = played_dataset(episodes, np.asarray(data.scaling.action_low), np.asarray(data.scaling.action_high))
     expected = targets_by_definition(dataset, 0.9, 5)
     labels = np.concatenate([episode.sub_tasks for episode in episodes])
     begin = np.concatenate([[0], np.cumsum(LENGTHS)])
@@ -94,8 +97,8 @@ def test_the_label_is_the_sub_task_whose_embedding_acted(prepared: tuple[DROP, P
     origin = Origin("learnable", None, None, 0, 0)
     policy = LoadedPolicy(acting, algorithm, data.spec, data.scaling, origin, "").adapted(rule="best-ada")
     played = play_episode(policy, Makes(lengths=12)(), 3, 100, None, 0.0)
-    inside: Any = policy.search
-    expected = jax.jit(jax.vmap(inside.infer))(data.scaling.observations_in(played.observations)).start
+    search: Any = policy.search
+    expected = jax.jit(jax.vmap(search.infer))(data.scaling.observations_in(played.observations)).start
     np.testing.assert_array_equal(played.sub_tasks, expected)
     assert len(set(played.sub_tasks)) > 1
 
@@ -145,6 +148,73 @@ def test_it_goes_on_from_the_choice_of_the_embedding_level(misled: Run, tmp_path
     assert (given.step, given.ascent_steps) == (300 + 10, 7)
     text = (run.path / "finetune" / "policy" / "seed-0.jsonl").read_text()
     assert [json.loads(line)["env_seed"] for line in text.splitlines()] == [ONLINE_SEED, ONLINE_SEED + 1]
+
+
+# --- any algorithm that says it can ---
+
+
+def test_an_algorithm_that_is_no_drop_learns_online_through_the_same_door(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no sub-tasks and no embedding. The data says that going right pays best, and the task says otherwise."""
+    monkeypatch.setitem(ALGORITHMS, ToyQ.name, ToyQ)
+    run = fit(misleading_dataset(), ToyQ(), out=tmp_path / "run", seeds=2, steps=300, progress=False)
+    assert run.spec().n_sub_tasks is None
+    found = tuned(run, level="policy", budget=255, online_share=0.75, dataset=misleading_dataset())
+    assert found.initial == 0.0
+    assert found.tuned > 9.0
+    assert found.adaptation is None
+    assert [(s.step, s.ascent_steps, s.steps_played) for s in found.seeds] == [(550, None, 250)] * 2
+    saved = load_policy(run.path / "finetune" / "policy" / "policy")
+    assert np.all(saved.act(np.zeros((1, 3)))[:, 0] < 1.5)
+    assert tuned(run, level="policy", budget=255, online_share=0.75, dataset=misleading_dataset()) == found
+
+
+def test_its_played_steps_have_the_targets_and_units_of_its_training() -> None:
+    """Rewards were multiplied by 10 / range of the returns, and targets are of one step."""
+    data = ToyQ().prepare(misleading_dataset())
+    returns = misleading_dataset().returns
+    batch = jax.device_get(replay(data, online_episodes(), 1.0).sample(jax.random.key(0), 500))
+    assert batch.sub_task is None
+    shown = batch.observation * data.scaling.observation_std + data.scaling.observation_mean
+    for i, (place, step) in enumerate(np.rint(shown[:, :2]).astype(int)):
+        earned = 1 + (place - 100) + 0.1 * step
+        assert batch.reward[i] == pytest.approx(earned * 10 / np.ptp(returns), rel=1e-4)
+        over = step == LENGTHS[place - 100] - 1 and (place - 100) % 2 == 0
+        assert batch.discount[i] == pytest.approx(0.0 if over else 0.5)
+
+
+@pytest.mark.parametrize("name", [name for name, kind in ALGORITHMS.items() if kind.card.learns_online])
+def test_whoever_says_that_it_learns_online_can_learn_from_what_it_plays(name: str) -> None:
+    """Its batches can be made of played episodes, and its policy says which sub-task acts where there are any."""
+    algorithm = tiny(name).resolve(learnable_dataset())
+    data = algorithm.prepare(learnable_dataset())
+    state = algorithm.init(jax.random.key(0), data.spec, Clock.at(0, 1))
+    policy = algorithm.policy(state)
+    assert data.sub_tasks is None or "sub_task" in policy.facts(policy.start(1))
+    batch = replay(data, online_episodes(), 0.5).sample(jax.random.key(0), algorithm.batch_size)
+    _, metrics = jax.jit(algorithm.update)(state, batch, jax.random.key(1), Clock.at(0, 1))
+    assert all(np.isfinite(value).all() for value in jax.tree.leaves(metrics))
+
+
+def test_windows_are_replayed_too() -> None:
+    """Half of every batch is windows of played episodes, which never leave their episode."""
+    data = prepare_windows(learnable_dataset(), back=2, ahead=1, normalize_observations=False)
+    table = replay(data, online_episodes(), 0.5)
+    window = jax.device_get(jax.jit(lambda key: table.sample(key, 400))(jax.random.key(0)))
+    episode, clock = np.rint(window.observations[..., :2]).astype(int).transpose(2, 0, 1)
+    played = episode[:, 0] >= 100
+    assert played.sum() == 200
+    assert (episode[played] == episode[played][:, :1]).all()
+    lengths = np.array(LENGTHS)[episode[played][:, 0] - 100]
+    drawn = clock[played][:, 2]
+    wanted = drawn[:, None] + np.arange(-2, 2)
+    assert {(e, t) for e, t in zip(episode[played][:, 2], drawn, strict=True)} == {
+        (100 + e, t) for e, length in enumerate(LENGTHS) for t in range(length)
+    }
+    np.testing.assert_array_equal(window.valid[played], (wanted >= 0) & (wanted < lengths[:, None]))
+    np.testing.assert_array_equal(clock[played], wanted.clip(0, lengths[:, None] - 1))
+    np.testing.assert_array_equal(window.steps[played], clock[played])
 
 
 def test_weights_that_are_not_finite_neither_act_nor_are_saved(

@@ -1,1 +1,1 @@
-"""What several tests share. No test module imports another: what two of them need is here."""
+"""Code that several test modules share. No test module imports another one."""

@@ -34,7 +34,7 @@ kind = "dots"
 
 
 def write_hopper(path: Path, seed: int = 0) -> None:
-    """A stand-in: the sizes of Hopper's observations and actions, and nothing else of it."""
+    """A stand-in for Hopper's data: only the sizes of observations and actions are Hopper's."""
     rng = np.random.default_rng(seed)
     timeouts = np.zeros(240, bool)
     timeouts[11::12] = True

@@ -1,13 +1,14 @@
-"""Small datasets with every kind of ending, and what a TD target is, step by step, straight from its definition."""
+"""Small datasets with every kind of ending, and TD targets step by step, straight from their definition."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from droprl.data import Dataset
+from droprl.data import Dataset, map_dataset
 
 Ending = Literal["terminal", "timeout", "cut"]
 Layout = Sequence[tuple[int, Ending]]  # for each episode its length and how it ends; only the last may be cut short
@@ -38,9 +39,9 @@ def make_dataset(
     action_size: int = 2,
     seed: int = 0,
 ) -> Dataset:
-    """Episodes whose observations name their place: [episode, step], and the state after the last step likewise.
+    """Episodes whose observations say where they are: [episode, step]. The state after the last step does so too.
 
-    Further entries of the observation, the actions, and the rewards that are not given are drawn.
+    Further entries of the observation are random. So are the actions, and the rewards if they are not given.
     """
     rng = np.random.default_rng(seed)
     n_steps = sum(length for length, _ in layout)
@@ -69,8 +70,17 @@ def make_dataset(
     )
 
 
+def on_disk(dataset: Dataset, folder: Path) -> Dataset:
+    """The same data as columns in a folder of their own."""
+    keys = ("observations", "actions", "rewards", "terminals", "timeouts", "next_observations")
+    bounds = ("action_low", "action_high")
+    arrays = {key: array for key in (*keys, *bounds) if (array := getattr(dataset, key)) is not None}
+    np.savez(folder / "data.npz", **arrays)
+    return map_dataset(folder / "data.npz", folder / "columns")
+
+
 class Target(NamedTuple):
-    """R + discount · f(successor): what one row may learn from."""
+    """R + discount · f(successor): the target of one row."""
 
     reward: float
     discount: float
@@ -81,7 +91,7 @@ class Target(NamedTuple):
 
 
 def targets_by_definition(dataset: Dataset, discount: float, n_steps: int | None) -> list[Target]:
-    """Walk from every row until n rewards are summed or the episode stops it. Quadratic, and easy to believe."""
+    """Walk from every row until n rewards are summed or the episode ends. This is slow, but easy to check."""
     found = []
     episode, begin = 0, 0
     while begin < dataset.n_steps:
@@ -92,7 +102,7 @@ def targets_by_definition(dataset: Dataset, discount: float, n_steps: int | None
             reward, horizon, at, over = 0.0, 0, row, False
             while not over and at <= end and (n_steps is None or horizon < n_steps):
                 if at == end and not dataset.terminals[at] and dataset.next_observations is None:
-                    break  # what follows this step is not in the data: it can only be bootstrapped from
+                    break  # the state after this step is not in the data, so we bootstrap before this step
                 reward += discount**horizon * float(dataset.rewards[at])
                 over = bool(dataset.terminals[at])
                 horizon, at = horizon + 1, at + 1

@@ -1,4 +1,4 @@
-"""Losses by NumPy: a batch, networks in double precision, and what they compute, written out."""
+"""For losses in NumPy: a batch, networks in double precision, and what the networks compute."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SPEC = Spec(observation_size=3, action_size=2, n_sub_tasks=4)
 
 
 def make_batch(seed: int = 0) -> Batch:
-    """Five steps: the second is terminal, behind the third no action is logged, behind the last nothing is."""
+    """Five steps. The second is terminal. After the third no action is logged, and after the last one nothing is."""
     rng = np.random.default_rng(seed)
     return Batch(
         observation=jnp.asarray(rng.normal(size=(5, 3))),
@@ -35,7 +35,7 @@ def make_batch(seed: int = 0) -> Batch:
 
 
 def drawn_like(make: Callable[[], T], seed: int) -> T:
-    """What `make` makes, with every weight drawn here: nothing is left at a special value such as 0 or 1."""
+    """The result of `make`, with every weight drawn at random: no weight keeps a special value such as 0 or 1."""
     rng = np.random.default_rng(seed)
     return jax.tree.map(lambda leaf: jnp.asarray(0.5 * rng.normal(size=leaf.shape)), jax.eval_shape(make))
 

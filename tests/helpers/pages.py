@@ -1,4 +1,4 @@
-"""How tests read the HTML pages: parsed, and opened in a real browser where there is one."""
+"""How tests read HTML pages: they parse them, and open them in a real browser if one is installed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 
 class Page(HTMLParser):
-    """Collects what the tests ask about, and refuses an element that is closed by another's end."""
+    """Collects what the tests ask about. It refuses an end tag that closes another element."""
 
     VOID = frozenset({"meta", "link", "input", "br", "hr", "img"})
 
@@ -56,7 +56,7 @@ needs_browser = pytest.mark.skipif(BROWSER is None, reason="no Chromium found")
 
 
 def assert_orderly(page: Page) -> None:
-    """One heading above all, no level skipped, no name given twice."""
+    """One top heading, no level skipped, no id used twice."""
     levels = [int(h[1]) for h in page.headings]
     assert (levels[0], levels.count(1)) == (1, 1)
     assert all(b <= a + 1 for a, b in pairwise(levels))
@@ -74,14 +74,15 @@ def browse(path: Path, profile: Path, moment: str = "") -> Page:
     done = subprocess.run(
         [BROWSER, *flags, path.as_uri() + moment], capture_output=True, text=True, timeout=120, check=True
     )
-    assert "CONSOLE" not in done.stderr, done.stderr  # neither errors nor refusals of the page's own policy
+    assert "CONSOLE" not in done.stderr, done.stderr  # no errors, and nothing that the page's security policy refused
     return Page(done.stdout)
 
 
 def sticks_out(pages: Sequence[str], folder: Path, widths: Sequence[int] = (390, 1280)) -> list[str]:
-    """What reaches beyond the screen at each width, and by how much the page scrolls sideways; ["", "0", …] is well.
+    """The elements that reach beyond the screen at each width, and how far the page scrolls sideways. Good: ["", "0"].
 
-    In frames, because a browser window does not get as narrow as a phone. A suite's tables may scroll in their box.
+    Pages are shown in frames, because a browser window cannot be as narrow as a phone. A suite's tables may scroll in
+    their box.
     """
     measure = """<script>onload = () => document.querySelectorAll("iframe").forEach((frame) => {
       const inside = frame.contentDocument, page = inside.documentElement, edge = page.clientWidth + 0.5;

@@ -1,4 +1,4 @@
-"""A suite's folder as if it had been played: evaluations written by hand."""
+"""A suite's folder as if its plays had run: the evaluations are written by hand."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from droprl.bench.suite import Figure, Method, Suite
 from droprl.files.storage import write_json
 
 DROP, BC = Method("DROP", "drop"), Method("B&C_1", "bc")
-Episodes = Mapping[tuple[int, int], Sequence[float]]  # by seed and step
+Scores = Mapping[tuple[int, int], Sequence[float]]  # of each episode, by seed and step
 
 
 def bench_at(out: Path, tasks: Sequence[str] = ("a-medium", "b_random"), plays: Sequence[str] = ("once",)) -> Bench:
@@ -30,9 +30,9 @@ def bench_at(out: Path, tasks: Sequence[str] = ("a-medium", "b_random"), plays: 
 
 
 def write_played(
-    bench: Bench, task: str, method: Method, play: str, episodes: Episodes, scored: bool = True, ms: float | None = 0.5
+    bench: Bench, task: str, method: Method, play: str, scores: Scores, scored: bool = True, ms: float | None = 0.5
 ) -> None:
-    """Scored tasks have returns that are ten times their scores."""
+    """Returns are ten times the scores. Without scores (`scored=False`) the given numbers are returns."""
     results = [
         {
             "seed": seed,
@@ -41,6 +41,6 @@ def write_played(
             "lengths": [1] * len(values),
             "scores": list(values) if scored else None,
         }
-        for (seed, step), values in episodes.items()
+        for (seed, step), values in scores.items()
     ]
     write_json(bench.play_path(task, method, play), {"results": results, "milliseconds_per_action": ms})

@@ -15,7 +15,7 @@ from helpers.training import learnable_dataset, tiny
 
 
 class CountingTask(gymnasium.Env[np.ndarray, np.ndarray]):
-    """Pays what `pay` makes of the action. All copies count their steps in one list, an entry an episode begun."""
+    """Pays `pay(action)`. All copies count their steps in one list, with one entry for each episode that began."""
 
     def __init__(self, pay: Callable[[np.ndarray], float], lengths: int | Callable[[int], int], steps: list[int]):
         self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (3,), np.float64)
@@ -41,7 +41,7 @@ class CountingTask(gymnasium.Env[np.ndarray, np.ndarray]):
 
 
 class Makes:
-    """Makes tasks; knows all that was ever played in them. `stop_after` steps of all, Ctrl-C comes."""
+    """Makes tasks, and counts all steps in all of them. After `stop_after` steps in all, Ctrl-C comes."""
 
     __name__ = "counting"
 
@@ -68,7 +68,7 @@ def drop_run(out: Path, **options: Any) -> Run:
 
 
 def misleading_dataset() -> Dataset:
-    """Twenty episodes that went right earned 10, twenty that went left 8. The task pays for left alone."""
+    """Twenty episodes that went right earned 10, and twenty that went left earned 8. The task pays only for left."""
     rng = np.random.default_rng(0)
     episodes, length = 40, 10
     right = np.repeat(np.arange(episodes) % 2 == 0, length)

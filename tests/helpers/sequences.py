@@ -12,13 +12,13 @@ import numpy as np
 from droprl.algorithms.dt import DT, DTState, Transformer, TransformerPolicy
 from droprl.algorithms.protocol import Clock
 from droprl.data import Dataset
-from droprl.data.transitions import Spec
+from droprl.data.transitions import Places, Spec
 from droprl.data.windows import Window, Windows
 from helpers.builders import make_dataset
 
 K = 4
-SPEC = Spec(observation_size=2, action_size=2, n_sub_tasks=1)
-# Episodes of 3, 6, 1 and 5 steps: shorter than K, longer, a single step, and cut short by the end of the file.
+SPEC = Spec(observation_size=2, action_size=2)
+# Episodes of 3, 6, 1 and 5 steps: shorter than K, longer than K, a single step, and cut short by the end of the file.
 LAYOUT: Any = [(3, "terminal"), (6, "timeout"), (1, "terminal"), (5, "cut")]
 LONGEST = 6
 OPEN = DT(context=K, width=8, depth=2, heads=2, dropout=0.3, learning_rate=0.1, warmup_steps=4, batch_size=5)
@@ -39,8 +39,13 @@ def table() -> Windows:
     return dt().prepare(dataset()).transitions
 
 
+def windows_at(*rows: int) -> Window:
+    """The windows that end at these rows; of all rows where none is named."""
+    return table().gather(Places(jnp.array(rows or range(dataset().n_steps), jnp.int32)))
+
+
 def drawn(seed: int = 0) -> Transformer:
-    """Every weight drawn here, large enough for every token to matter."""
+    """Every weight is drawn at random, and large enough for every token to matter."""
     rng = np.random.default_rng(seed)
     shapes = jax.eval_shape(lambda: dt().init(jax.random.key(0), SPEC, Clock.at(0, 1)).transformer)
     return jax.tree.map(lambda leaf: jnp.asarray(0.5 * rng.normal(size=leaf.shape), leaf.dtype), shapes)
@@ -70,7 +75,7 @@ def linear(x: np.ndarray, layer: Any) -> np.ndarray:
 
 
 def by_hand(transformer: Transformer, to_go: Any, observations: Any, actions: Any, first_clock: int = 0) -> np.ndarray:
-    """The forward pass in NumPy, token by token, over steps without any padding."""
+    """The forward pass in NumPy, token by token, over steps without padding."""
     x = []
     for i in range(len(observations)):
         clock = np.asarray(transformer.embed_clock.weight)[min(first_clock + i, LONGEST - 1)]

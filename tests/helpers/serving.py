@@ -1,4 +1,4 @@
-"""What the tests of `drop serve` share: policies that fit a maze, services over them, and clients."""
+"""For the tests of `drop serve`: policies that fit a maze, services for them, and clients."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ MAZE = "droprl/maze2d-umaze-v0"
 
 
 def tiny_policy(algorithm: str = "drop") -> LoadedPolicy:
-    """As it is before any training, which the service does not mind; its sizes are a maze's."""
-    return _untrained(algorithm).adapted()  # with a memory of its own
+    """A policy without training, which is enough for the service. Its sizes are those of a maze."""
+    return _untrained(algorithm).adapted()  # a copy with its own memory
 
 
 @functools.cache
@@ -40,7 +40,7 @@ def _untrained(algorithm: str) -> LoadedPolicy:
 
 
 def directly(policy: LoadedPolicy, states: np.ndarray) -> np.ndarray:
-    """Each state as the first of an episode."""
+    """The policy's actions. Each state is the first one of an episode."""
     actions = []
     for state in states:
         policy.reset()
@@ -50,7 +50,7 @@ def directly(policy: LoadedPolicy, states: np.ndarray) -> np.ndarray:
 
 @contextmanager
 def client_of(policy: LoadedPolicy, limits: Limits, token: str | None = None) -> Iterator[TestClient]:
-    """The application without a network; `client.service` is what stands behind it."""
+    """The application without a network. `client.service` is the service behind it."""
     service = Service(policy, limits)
     client: Any = TestClient(make_app(service, token), base_url="http://localhost")
     client.service = service
@@ -62,7 +62,7 @@ def client_of(policy: LoadedPolicy, limits: Limits, token: str | None = None) ->
 
 @contextmanager
 def listening(app: FastAPI, service: Service) -> Iterator[tuple[str, Server]]:
-    """The application on a port of its own, in a thread: its address, and who serves."""
+    """The application on its own port, in a thread: its address, and the server."""
     ready, port = threading.Event(), [0]
 
     def told(number: int) -> None:

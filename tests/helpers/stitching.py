@@ -1,9 +1,9 @@
 """A corridor with a known optimal stitching: behaviour A is good in its left half, B in its right, C in neither.
 
-The walker advances one unit a step whatever it does; what pays is to act near a hidden action, which differs between
-the halves. The landing between them pays nothing. It is there because f(s, a, z) means "behave as z from here on":
-without it, B would score higher at the last states of the left half already, for what lies ahead. C begins exactly
-as A does, so that at the start no score tells them apart that does not know z.
+The walker advances one unit per step, whatever it does. It earns a reward for actions near a hidden action, which
+differs between the halves. The landing between them pays nothing. We need it because f(s, a, z) means "behave as z from
+here on": without the landing, B would score higher already at the last states of the left half, because its rewards
+come soon. C begins exactly as A does. So at the start, a score that does not know z cannot tell A and C apart.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from droprl.data import Dataset, from_arrays
 
 Behavior = Literal["A", "B", "C"]
 BEHAVIORS: tuple[Behavior, ...] = get_args(Behavior)
-LEFT, LANDING, RIGHT = 10, 10, 8  # steps; the left pays more, so that A out-earns B
+LEFT, LANDING, RIGHT = 10, 10, 8  # steps; the left half is longer, so that A earns more than B
 LENGTH = LEFT + LANDING + RIGHT
-DISGUISE = 5  # steps that C acts as A
+DISGUISE = 5  # for so many steps C acts as A
 OPTIMUM = LEFT + RIGHT
 ALONE: dict[Behavior, int] = {"A": LEFT, "B": RIGHT, "C": DISGUISE}  # what each behaviour earns without noise
 EPISODES_EACH = 30
@@ -27,13 +27,13 @@ NOISE = 0.1  # standard deviation of the logged actions
 
 
 def action_of(behavior: Behavior, x: float) -> float:
-    """A would always go up and B always down; C is A, then wrong wherever something is paid."""
+    """A always goes up and B always down. C acts as A first, and then wrongly wherever an action can earn something."""
     up = behavior == "A" or (behavior == "C" and (x < DISGUISE or x >= LENGTH / 2))
     return 0.5 if up else -0.5
 
 
 def reward_of(x: float, action: float) -> float:
-    """1 − 4 (a − a*)², at least 0: half a unit from the hidden action a* earns nothing."""
+    """1 − 4 (a − a*)², but at least 0: half a unit away from the hidden action a*, an action earns nothing."""
     if LEFT <= x < LEFT + LANDING:
         return 0.0
     hidden = action_of("A" if x < LEFT else "B", x)
@@ -41,7 +41,7 @@ def reward_of(x: float, action: float) -> float:
 
 
 class Corridor(gymnasium.Env[np.ndarray, np.ndarray]):
-    """Begins anywhere in the first unit, which changes no return: every section is crossed in its number of steps."""
+    """An episode begins anywhere in the first unit. This changes no return: every section takes the same steps."""
 
     observation_space = gymnasium.spaces.Box(0.0, LENGTH + 1.0, (1,))
     action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,))
@@ -61,7 +61,7 @@ class Corridor(gymnasium.Env[np.ndarray, np.ndarray]):
 
 
 def corridor_dataset(seed: int = 0) -> tuple[Dataset, list[Behavior]]:
-    """Noisy episodes of the three behaviours in a drawn order, and whose each of them is."""
+    """Noisy episodes of the three behaviours in random order, and the behaviour of each episode."""
     rng = np.random.default_rng(seed)
     behaviors: list[Behavior] = [b for b in BEHAVIORS for _ in range(EPISODES_EACH)]
     rng.shuffle(behaviors)

@@ -1,4 +1,4 @@
-"""A suite's folder as if it had been run: what was played, logs, and its page."""
+"""A suite's folder as if the suite had run: evaluations, logs, and its page."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def make_evaluation(task: str, returns: np.ndarray, **changes: Any) -> dict[str,
 
 
 def play(bench: Bench, **changes: Any) -> dict[tuple[str, str, str], np.ndarray]:
-    """Every cell of the suite as if it had been played: scores of three seeds with four episodes each."""
+    """Write every cell of the suite as if it had been played: scores of three seeds with four episodes each."""
     rng = np.random.default_rng(0)
     scores: dict[tuple[str, str, str], np.ndarray] = {}
     for task in bench.suite.tasks:
@@ -62,7 +62,7 @@ def shown(bench: Bench) -> str:
 
 
 def cells_of(page: str, section: str) -> list[list[str]]:
-    """The cells of a section's first table, row by row, without tags; what is small stands after a bar."""
+    """The cells of a section's first table, row by row, without tags. A bar stands before small text."""
     [body] = re.findall(rf'<section id="{section}".*?</section>', page, re.S)
     rows = re.findall(r"<tr[^>]*>(.*?)</tr>", body.split("</table>")[0], re.S)
     cells = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.S) for row in rows]
@@ -70,7 +70,7 @@ def cells_of(page: str, section: str) -> list[list[str]]:
 
 
 def play_six(bench: Bench) -> None:
-    """Of every cell six checkpoints, the last of which is the worst: 10 at it, and 16 at each before."""
+    """Six checkpoints for every cell. The last one is the worst: it scores 10, and each one before it scores 16."""
     for task in bench.suite.tasks:
         for method in bench.suite.methods:
             for way in bench.suite.plays_of(method):
@@ -80,7 +80,7 @@ def play_six(bench: Bench) -> None:
 
 
 def make_run(bench: Bench, task: str, method: Method) -> Run:
-    """A run directory without the training: settings, and a log of two seeds."""
+    """A run directory without training: settings, and a log of two seeds."""
     algorithm: Any = method.algorithm("small", "test")
     algorithm = dataclasses.replace(algorithm, **({"discount": 0.5} if method.algo == "drop" else {}))
     data = DataConfig("source", task, "0", 100, 10, "Hopper-v4", None)

@@ -1,4 +1,4 @@
-"""What the tests of training share: data that can be learned in a moment, tiny algorithms, and `drop` as a process."""
+"""For the tests of training: data that can be learned in a moment, tiny algorithms, and `drop` as a process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TINY_BC = ("--algo=bc", "--preset=small", "--width=8", "--state-depth=1", "--act
 
 
 def learnable_dataset(seed: int = 0, **changes: Any) -> Dataset:
-    """Twelve timed-out episodes of twenty steps; actions follow from observations, returns rise with the episodes."""
+    """Twelve timed-out episodes of twenty steps. Actions depend on observations; returns rise from one to the next."""
     rng = np.random.default_rng(seed)
     episodes, length = 12, 20
     observations = rng.normal(size=(episodes * length, 3))
@@ -49,7 +49,7 @@ def save_npz(dataset: Dataset, path: Path) -> Path:
 
 
 def tiny(name: str, **changes: Any) -> Algorithm:
-    """The algorithm as it says it is tiny."""
+    """The algorithm with the tiny sizes that it declares itself."""
     declared: Any = ALGORITHMS[name].tiny()
     made: Algorithm = dataclasses.replace(declared, **changes)
     return made
@@ -66,7 +66,7 @@ def logged_steps(run: Run) -> list[int]:
 
 
 def refusal(action: Callable[..., Any], *arguments: Any, **options: Any) -> str:
-    """The one line with which a call is refused."""
+    """The one line of the error with which a call is refused."""
     with pytest.raises(DropError) as caught:
         action(*arguments, **options)
     message = str(caught.value)
@@ -75,7 +75,7 @@ def refusal(action: Callable[..., Any], *arguments: Any, **options: Any) -> str:
 
 
 def start_drop(*words: str | Path, code: str | None = None) -> subprocess.Popen[str]:
-    """`drop` in a process of its own; `code` runs instead of it, with the words as its arguments."""
+    """`drop` in its own process. If `code` is given, it runs instead, with the words as its arguments."""
     program = ["-m", "droprl"] if code is None else ["-c", code]
     command = [sys.executable, *program, *map(str, words)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)

@@ -43,7 +43,9 @@ def test_a_run_of_then_loads_with_its_settings_its_log_and_its_policy(folder: Pa
     run = Run(folder / "drop")
     assert run.finished
     assert run.config.algorithm.name == "drop"
-    assert run.sub_tasks().mean == sorted(run.sub_tasks().mean, reverse=True)
+    sub_tasks = run.sub_tasks()
+    assert sub_tasks is not None
+    assert sub_tasks.mean == sorted(sub_tasks.mean, reverse=True)
     assert [entry["step"] for entry in run.metrics()][-1] == 20
     acted = load_policy(run.path, seed=1).act(OBSERVATIONS)
     np.testing.assert_allclose(acted, actions_of_then(folder, "drop"), rtol=0, atol=1e-5)

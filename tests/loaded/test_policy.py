@@ -1,4 +1,4 @@
-"""A saved policy: what it acts on, how its inference is changed, and that a damaged or hostile folder is refused."""
+"""A saved policy: which observations it accepts, how its inference is changed, and which folders are refused."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory, drop_run: Run) -> Path:
 
 @pytest.fixture
 def policy_folder(saved: Path, tmp_path: Path) -> Path:
-    """A copy to damage."""
+    """A copy that a test may damage."""
     return Path(shutil.copytree(saved, tmp_path / "policy"))
 
 
@@ -68,10 +68,10 @@ def test_an_observation_that_cannot_be_acted_on_is_refused(bc_run: Run, observat
     message = refusal(policy.act, observation)
     assert message.startswith(f"{bc_run.path}: ")
     assert re.search(said, message)
-    assert policy.act(ZEROS).shape == (2,)  # and nothing is remembered of it
+    assert policy.act(ZEROS).shape == (2,)  # the refused observation left nothing behind
 
 
-def test_an_action_that_is_no_number_is_refused(drop_run: Run) -> None:
+def test_an_action_with_nan_is_refused(drop_run: Run) -> None:
     policy = load_policy(drop_run.path)
     acted = policy.act(ZEROS)
     message = refusal(policy.act, np.full(3, 1e30))
@@ -95,7 +95,7 @@ def test_another_number_of_episodes_needs_a_reset(bc_run: Run) -> None:
     assert policy.act(np.zeros((2, 3))).shape == (2, 2)
 
 
-def test_lists_and_other_number_types_are_as_good_as_float32(bc_run: Run) -> None:
+def test_lists_and_other_number_types_give_the_same_action_as_float32(bc_run: Run) -> None:
     policy = load_policy(bc_run.path)
     expected = policy.act(np.array([1, 2, 3], np.float32))
     others: list[Any] = [[1, 2, 3], np.array([1, 2, 3], np.int64), np.array([1.0, 2.0, 3.0])]
@@ -116,7 +116,7 @@ def test_reset_forgets_the_embedding_of_the_last_episode(drop_run: Run) -> None:
 # --- how z is inferred ---
 
 
-def test_the_settings_of_inference_can_be_changed_and_travel_with_the_policy(drop_run: Run, tmp_path: Path) -> None:
+def test_the_settings_of_inference_can_be_changed_and_are_saved_with_the_policy(drop_run: Run, tmp_path: Path) -> None:
     trained = load_policy(drop_run.path).algorithm.adaptation
     changes: dict[str, Any] = {"rule": "grad", "ascent_steps": 2, "step_size": 1, "region": "box", "starts": None}
     policy = load_policy(drop_run.path, seed=7, **changes)
@@ -173,7 +173,7 @@ def test_seeds_and_checkpoints_are_chosen_by_name(drop_run: Run, saved: Path) ->
     assert "is a saved policy of one seed" in refusal(load_policy, saved, seed=3)
 
 
-def test_what_is_neither_a_policy_nor_a_run_is_refused(tmp_path: Path, bc_run: Run) -> None:
+def test_a_folder_that_is_neither_a_policy_nor_a_run_is_refused(tmp_path: Path, bc_run: Run) -> None:
     (tmp_path / "file").write_text("")
     assert "is a file" in refusal(load_policy, tmp_path / "file")
     assert "is not a run (no config.json)" in refusal(load_policy, tmp_path)
@@ -182,7 +182,7 @@ def test_what_is_neither_a_policy_nor_a_run_is_refused(tmp_path: Path, bc_run: R
 
 
 def test_a_run_is_not_hidden_behind_a_policy(bc_run: Run) -> None:
-    assert "is a run, which a policy would hide" in refusal(load_policy(bc_run.path).save, bc_run.path)
+    assert "is a run, and a policy saved there would hide it" in refusal(load_policy(bc_run.path).save, bc_run.path)
     assert not (bc_run.path / "policy.json").exists()
 
 
@@ -193,10 +193,10 @@ def test_a_policy_is_saved_over_an_older_one(saved: Path, bc_run: Run, tmp_path:
     assert sorted(path.name for path in folder.iterdir()) == ["policy.json", "policy.safetensors"]
 
 
-def test_whatever_moment_a_save_is_killed_the_older_or_the_new_policy_is_whole(
+def test_if_a_save_is_killed_at_any_moment_the_older_or_the_new_policy_is_whole(
     saved: Path, bc_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each change of a name is a moment; before it and after it the folder must load."""
+    """Each time a file gets its final name, the folder must load, before and after."""
     folder = Path(shutil.copytree(saved, tmp_path / "policy"))
     found, replace = [], os.replace
 
@@ -232,7 +232,7 @@ def header(folder: Path) -> dict[str, Any]:
 
 
 def resealed(content: dict[str, Any]) -> str:
-    """As someone who means harm would leave it: with a seal that fits."""
+    """The header as an attacker would leave it: with a seal that fits."""
     return sealed(content).decode()
 
 
@@ -327,7 +327,7 @@ def test_weights_larger_than_the_policy_are_not_read(
     if name == "policy.safetensors":
         message = refusal(load_policy, policy_folder)
         assert message.startswith(f"{policy_folder / name}: is damaged (1,099,511,627,776 bytes instead of at most ")
-    else:  # what a stranger put beside the right one is passed over
+    else:  # a stranger's file beside the right one is ignored
         np.testing.assert_array_equal(load_policy(policy_folder).act(ZEROS), expected)
 
 
@@ -340,7 +340,7 @@ def test_a_pipe_is_not_waited_for(policy_folder: Path, name: str) -> None:
     )
 
 
-def test_a_header_larger_than_any_of_ours_is_not_parsed(policy_folder: Path) -> None:
+def test_a_header_that_is_far_too_large_is_not_parsed(policy_folder: Path) -> None:
     path = policy_folder / "policy.json"
     path.write_bytes(path.read_bytes() + b" " * 2**24)
     assert refusal(load_policy, policy_folder).startswith(f"{path}: is damaged (16,7")
@@ -349,7 +349,7 @@ def test_a_header_larger_than_any_of_ours_is_not_parsed(policy_folder: Path) -> 
 @pytest.mark.parametrize(
     "changes", [{"score_models": 10**9}, {"depths": [1, 1, 1, 1, 10**9]}, {"width": 2**20}, {"learning_rate": 10**400}]
 )
-def test_a_header_that_asks_for_more_than_there_can_be_is_refused_at_once(
+def test_a_header_that_asks_for_impossible_sizes_is_refused_at_once(
     policy_folder: Path, changes: dict[str, Any]
 ) -> None:
     path, content = policy_folder / "policy.json", header(policy_folder)
@@ -357,13 +357,13 @@ def test_a_header_that_asks_for_more_than_there_can_be_is_refused_at_once(
     assert refusal(load_policy, policy_folder).startswith(f"{path}: ")
 
 
-def test_a_number_without_end_is_refused(policy_folder: Path) -> None:
+def test_a_number_of_thousands_of_digits_is_refused(policy_folder: Path) -> None:
     path = policy_folder / "policy.json"
     path.write_text(path.read_text().replace('"prototypes": ', '"prototypes": ' + "9" * 5000))
     assert refusal(load_policy, policy_folder).startswith(f"{path}: cannot be read (Exceeds the limit")
 
 
-def test_two_do_not_save_in_one_place(saved: Path, drop_run: Run, tmp_path: Path) -> None:
+def test_two_processes_do_not_save_in_one_place(saved: Path, drop_run: Run, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(saved, tmp_path / "policy"))
     policy = load_policy(drop_run.path, seed=7)
     with locked(folder):

@@ -1,4 +1,4 @@
-"""Layers as a GPU learns them: the same values and gradients as the plain ones, and what bfloat16 must not round."""
+"""Layers in the form for a GPU: values and gradients are those of plain layers; some numbers must not be rounded."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ rng = np.random.default_rng(0)
 
 @pytest.fixture
 def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Programs are written for a GPU; they still run here."""
+    """Programs are written as for a GPU, but they run here."""
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
 
 
@@ -35,12 +35,12 @@ def some(*shape: int) -> jax.Array:
 
 
 def whole(*shape: int) -> jax.Array:
-    """Small whole numbers, whose sums of products bfloat16 has exactly."""
+    """Small whole numbers: bfloat16 holds the sums of their products exactly."""
     return jnp.asarray(rng.integers(-2, 3, size=shape), jnp.float32)
 
 
 def learning(**settings: Any) -> tuple[DROP, tuple[Any, ...]]:
-    """DROP on a few episodes, and what its loss is asked for: networks, f̄, λ, a batch and a key."""
+    """DROP on a few episodes, and the arguments of its loss: networks, f̄, λ, a batch and a key."""
     layout: Layout = [(12, "timeout"), (9, "terminal"), (15, "timeout"), (10, "terminal")]
     dataset = make_dataset(layout, next_observations=True, observation_size=4)
     drop = DROP(**{"width": WIDTH, "batch_size": 32, "n_sub_tasks": 4, "discount": 0.9, **settings}).resolve(dataset)
@@ -51,14 +51,14 @@ def learning(**settings: Any) -> tuple[DROP, tuple[Any, ...]]:
 
 
 def gradient(drop: DROP, given: tuple[Any, ...]) -> Any:
-    return jax.jit(jax.grad(lambda *g: drop.loss(*g), has_aux=True))(*given)  # a new function: traced anew
+    return jax.jit(jax.grad(lambda *g: drop.loss(*g), has_aux=True))(*given)  # a new function, so JAX traces it again
 
 
 # --- bfloat16 ---
 
 
-def test_what_few_inputs_and_few_outputs_round_away_is_not_lost(on_a_gpu: None) -> None:
-    """1 + 2⁻¹⁰ is 1 in bfloat16: against −1 nothing would be left of it."""
+def test_layers_with_few_inputs_or_few_outputs_lose_no_digits(on_a_gpu: None) -> None:
+    """1 + 2⁻¹⁰ is 1 in bfloat16. If it were rounded, 1 + 2⁻¹⁰ − 1 would be 0 here."""
     near_one = jnp.asarray([1 + 2**-10, -1.0])
     few_inputs = SplitLinear(jnp.ones((WIDTH, 2)), jnp.zeros(WIDTH))
     assert few_inputs.product(near_one).tolist() == [2**-10] * WIDTH
@@ -95,7 +95,7 @@ def test_narrow_products_and_their_gradients_are_those_of_a_linear_layer(
 def test_which_layers_training_replaces(monkeypatch: pytest.MonkeyPatch) -> None:
     networks = DROP(width=WIDTH, embedding_size=2).init(jax.random.key(0), Spec(3, 2, 4), Clock.at(0, 1)).networks
     assert for_training(networks, "float32") == networks
-    low = for_training(networks, "bfloat16").score_model  # on a CPU wide layers alone, as ever
+    low = for_training(networks, "bfloat16").score_model  # on a CPU, only wide layers change
     assert isinstance(low, ScoreModel)
     assert [layer.weight.dtype for layer in low.state_action_encoder.layers] == [jnp.float32, jnp.bfloat16]
     assert low.score_decoder.norms == networks.score_model.score_decoder.norms  # type: ignore[union-attr]
@@ -107,7 +107,7 @@ def test_which_layers_training_replaces(monkeypatch: pytest.MonkeyPatch) -> None
     assert all(isinstance(norm, RowNorm) for norm in low.score_decoder.norms)
 
 
-def test_bfloat16_products_round_and_leave_what_is_learned_alone() -> None:
+def test_bfloat16_rounds_losses_a_little_and_gradients_stay_float32() -> None:
     exact, given = learning()
     (full, values), (rounded, near) = gradient(exact, given), gradient(replace(exact, precision="bfloat16"), given)
     for name in ("clone_loss", "td_loss"):
@@ -120,7 +120,7 @@ def test_bfloat16_products_round_and_leave_what_is_learned_alone() -> None:
 
 @pytest.mark.parametrize("depths", [(2, 2, 3, 2, 3), (1, 1, 1, 1, 1)])
 def test_bfloat16_trains_networks_of_any_size_on_a_cpu(depths: tuple[int, ...]) -> None:
-    """XLA has no product of bfloat16 that gives float32 there, for some shapes."""
+    """For some shapes, XLA on a CPU has no product of bfloat16 that gives float32."""
     found, _ = gradient(*learning(width=32, depths=depths, precision="bfloat16"))
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(found))
 
@@ -163,7 +163,7 @@ def test_the_gradient_of_row_norm_is_the_slope_of_its_values() -> None:
     assert float(jnp.vdot(jax.grad(value)(x), along)) == pytest.approx(float(slope), rel=0.02)
 
 
-def test_row_norm_of_seeds_and_of_an_ensemble_is_that_of_each() -> None:
+def test_row_norm_is_the_same_for_seeds_for_an_ensemble_and_for_one() -> None:
     x, *rest = some(3, 8, WIDTH), some(3, WIDTH), some(3, WIDTH), some(3, WIDTH)
     for layer in (by_rows, plain):
         seeds = jax.vmap(jax.vmap(layer, (0, None, None, None)))(x, *rest)
@@ -174,16 +174,16 @@ def test_row_norm_of_seeds_and_of_an_ensemble_is_that_of_each() -> None:
     )
 
 
-def test_row_norm_answers_in_the_precision_it_is_asked_in() -> None:
+def test_row_norm_keeps_the_precision_of_its_input() -> None:
     low = some(4, WIDTH).astype(jnp.bfloat16)
     out = jax.vmap(by_rows, (0, None, None, None))(low, some(WIDTH), some(WIDTH), some(WIDTH))
     assert out.dtype == jnp.bfloat16
 
 
-# --- looking up ---
+# --- look-ups ---
 
 
-def test_looking_up_on_a_gpu_adds_up_the_gradients_of_a_row(on_a_gpu: None) -> None:
+def test_a_look_up_on_a_gpu_adds_up_the_gradients_of_a_row(on_a_gpu: None) -> None:
     table, rows, g = some(4, 2), jnp.asarray([2, 0, 2, 2]), whole(4, 2)
     np.testing.assert_array_equal(look_up(table, rows), table[rows])
     found = jax.grad(lambda t: jnp.sum(g * look_up(t, rows)))(table)
@@ -196,7 +196,7 @@ def test_looking_up_on_a_gpu_adds_up_the_gradients_of_a_row(on_a_gpu: None) -> N
 @pytest.mark.parametrize(
     "settings", [{}, {"score_models": 2}, {"conditioning": "concatenate", "td_into_embedding": True}]
 )
-def test_an_update_written_for_a_gpu_learns_what_one_written_for_a_cpu_does(
+def test_an_update_for_a_gpu_has_the_gradient_of_an_update_for_a_cpu(
     settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drop, given = learning(**settings)
@@ -218,7 +218,7 @@ def test_options_that_this_compiler_does_not_know_are_left_out(on_a_gpu: None) -
     assert on_gpu({"xla_gpu_command_buffer_scheduling_mode": "NO_SUCH_MODE", **known}) == known
 
 
-def test_elsewhere_there_are_no_options() -> None:
+def test_without_a_gpu_there_are_no_options() -> None:
     assert on_gpu(TRAINING) == {}
 
 
@@ -241,6 +241,6 @@ def test_programs_take_turns_and_are_all_compiled_at_the_first_call() -> None:
     assert called[6:] == ["a", "b", "b"]
 
 
-def test_a_product_of_a_plain_layer_is_its_weights_times_x() -> None:
+def test_the_product_of_a_plain_layer_is_its_weights_times_x() -> None:
     layer, x = eqx.nn.Linear(3, 2, key=jax.random.key(0)), some(3)
     np.testing.assert_allclose(product(layer, x), layer.weight @ x, rtol=1e-6)

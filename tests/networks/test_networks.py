@@ -1,4 +1,4 @@
-"""The z-space, how z enters β, and score models in company. The networks' values by hand are in `test_losses`."""
+"""The z-space, how z enters β, and ensembles of score models. `test_losses` checks the networks' values by hand."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ S, A, Z = (jnp.asarray(rng.normal(size=(20, size)), jnp.float32) for size in (3,
 
 
 def drawn_like(make: Callable[[], T], seed: int) -> T:
-    """What `make` makes, with every weight drawn here: nothing is left at a special value such as 0 or 1."""
+    """The result of `make`, with every weight drawn at random: no weight keeps a special value such as 0 or 1."""
     rng = np.random.default_rng(seed)
     shapes = jax.eval_shape(make)
     return jax.tree.map(lambda leaf: jnp.asarray(0.5 * rng.normal(size=leaf.shape), leaf.dtype), shapes)
@@ -112,7 +112,7 @@ def test_the_score_of_an_ensemble_is_its_lowest() -> None:
     np.testing.assert_allclose(jax.vmap(ScoreEnsemble(MODELS))(S, A, Z), alone.min(axis=0), rtol=1e-5, atol=1e-6)
 
 
-def test_a_behaviour_has_the_lowest_score_at_its_own_action() -> None:
+def test_the_score_of_a_behaviour_is_the_lowest_of_its_members_at_its_own_action() -> None:
     beta, ensemble = policy("bilinear"), ScoreEnsemble(MODELS)
     for s, z in zip(S[:5], Z[:5], strict=True):
         encoded = beta.encode(s)
@@ -120,5 +120,5 @@ def test_a_behaviour_has_the_lowest_score_at_its_own_action() -> None:
         assert float(score_of_behavior(ensemble, beta, s, encoded, z)) == pytest.approx(expected, rel=1e-5, abs=1e-6)
 
 
-def test_a_model_alone_is_an_ensemble_of_one() -> None:
+def test_one_model_is_an_ensemble_of_one() -> None:
     np.testing.assert_array_equal(jax.vmap(MODELS[0].each)(S, A, Z), alone[0][:, None])

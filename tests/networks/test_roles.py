@@ -1,4 +1,4 @@
-"""Actors and critics by role, against SciPy, numerical integration and matrices written out."""
+"""Actors and critics by role, compared with SciPy, numerical integration and matrix products in NumPy."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _with_log_std(actor: GaussianActor, log_std: np.ndarray) -> GaussianActor:
 
 
 def test_the_deviation_of_a_gaussian_actor_stays_in_its_range() -> None:
-    """Below e⁻⁵ a density would grow without bound on data that is copied exactly."""
+    """Without the limit e⁻⁵, the density of actions that are copied exactly would grow without bound."""
     actor = _with_log_std(wide(GaussianActor(3, 2, HIDDEN, KEY)), np.array([-50.0, 50.0]))
     expected = norm.logpdf(A, np.tanh(mlp(actor.network, S)), np.exp([-5.0, 2.0])).sum()
     assert float(actor.log_probability(S, A)) == pytest.approx(expected, rel=1e-12)

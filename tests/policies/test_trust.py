@@ -1,4 +1,4 @@
-"""How sure a policy is, against brute force; and the guard, which must step in exactly where a limit is crossed."""
+"""How sure a policy is, compared with brute force. And the guard, which must step in exactly beyond its limits."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ KEY = jax.random.key(0)
 CORNERS = jnp.array([[0.0, 0.0], [2.0, 0.0], [0.0, 4.0]])
 
 
-def test_the_embeddings_limit_is_half_the_way_to_the_next_one_or_the_trust_region() -> None:
+def test_the_limit_of_embeddings_is_half_the_way_to_the_next_one_or_the_trust_region() -> None:
     line = jnp.array([[0.0], [1.0], [3.0], [7.0]])
     assert float(embedding_limit(line, 0.25)) == 0.5 * np.median([1, 1, 2, 4])
     assert float(embedding_limit(CORNERS, 0.25)) == 0.5 * np.median([2, 2, 4])
@@ -46,7 +46,7 @@ def test_the_embeddings_limit_is_half_the_way_to_the_next_one_or_the_trust_regio
     assert float(embedding_limit(jnp.ones((1, 5)), 0.25)) == pytest.approx(0.2525)
 
 
-def test_the_nearest_embedding_counts() -> None:
+def test_the_distance_is_to_the_nearest_embedding() -> None:
     assert float(nearest_distance(jnp.array([0.5, 3.0]), CORNERS)) == pytest.approx(np.hypot(0.5, 1.0))
 
 
@@ -57,10 +57,10 @@ GUARD = Guard(AT_ZERO, state_limit=jnp.asarray(1.0), patience=jnp.asarray(2), em
 @pytest.mark.parametrize(
     ("z", "too_far"),
     [
-        ([0.999, 0.0], False),  # inside the limit: what was found stands
-        ([1.0, 0.0], False),  # on it is not beyond it
+        ([0.999, 0.0], False),  # inside the limit: the found z stays
+        ([1.0, 0.0], False),  # on the limit is not beyond it
         ([0.0, -1.001], True),
-        ([0.0, 3.5], False),  # with another sub-task than it started from
+        ([0.0, 3.5], False),  # near another sub-task than the one it started from
         ([0.0, 2.5], True),
     ],
 )
@@ -69,11 +69,11 @@ def test_a_z_beyond_the_limit_goes_back_to_where_it_started(z: Any, too_far: boo
     chosen, replaced = GUARD.checked(found, lambda z: jnp.sum(z), CORNERS, "start")
     assert bool(replaced) == too_far
     np.testing.assert_allclose(chosen.z, CORNERS[1] if too_far else z)
-    assert float(chosen.score) == (float(jnp.sum(CORNERS[1])) if too_far else 9.0)  # of the z that is used
+    assert float(chosen.score) == (float(jnp.sum(CORNERS[1])) if too_far else 9.0)  # the score of the z in use
     assert int(chosen.start) == 1
 
 
-def test_or_to_the_nearest_sub_task() -> None:
+def test_or_it_goes_to_the_nearest_sub_task() -> None:
     found = Inferred(jnp.array([0.4, 2.5]), jnp.asarray(9.0), jnp.asarray(1, jnp.int32))
     chosen, replaced = GUARD.checked(found, lambda z: jnp.sum(z), CORNERS, "nearest")
     nearest = int(np.linalg.norm(np.asarray(CORNERS) - [0.4, 2.5], axis=1).argmin())
@@ -83,7 +83,7 @@ def test_or_to_the_nearest_sub_task() -> None:
     assert float(chosen.score) == float(jnp.sum(CORNERS[nearest]))
 
 
-def test_what_a_trust_region_allows_is_left_alone() -> None:
+def test_the_guard_accepts_everything_inside_a_trust_region() -> None:
     adaptation = Adaptation(trust_radius=3.0, step_size=9.0)  # wider than the gaps between the sub-tasks
     found = infer(lambda z: -z[0] - z[1], CORNERS, adaptation)
     guard = GUARD._replace(embedding_limit=embedding_limit(CORNERS, adaptation.trust_radius))
@@ -91,25 +91,25 @@ def test_what_a_trust_region_allows_is_left_alone() -> None:
     assert not guard.checked(found, lambda z: jnp.sum(z), CORNERS, "start")[1]
 
 
-def test_a_fault_is_waited_out_and_one_that_lasts_is_not() -> None:
-    readings = [0.5, 9.0, 8.0, 7.0, 1.0, 1.001, 0.2]  # the limit is 1, and the patience two readings
-    gone_by, held = [], []
+def test_a_short_fault_is_replaced_and_a_long_one_is_not() -> None:
+    readings = [0.5, 9.0, 8.0, 7.0, 1.0, 1.001, 0.2]  # the limit is 1, and the patience is two readings
+    used, held = [], []
     guarded = GUARD.start(1)
     for reading in readings:
         observations = jnp.array([[0.0, reading]])
         guarded = jax.vmap(GUARD.read)(observations, guarded)
-        gone_by.append(float(guarded.gone_by(observations)[0, 1]))
+        used.append(float(guarded.used(observations)[0, 1]))
         held.append(bool(guarded.stepped_in[0]))
-    np.testing.assert_allclose(gone_by, [0.5, 0.5, 0.5, 7.0, 1.0, 1.0, 0.2])
+    np.testing.assert_allclose(used, [0.5, 0.5, 0.5, 7.0, 1.0, 1.0, 0.2])
     assert held == [False, True, True, False, False, True, False]
 
 
-def test_before_anything_was_believed_there_is_nothing_to_go_back_to() -> None:
+def test_a_fault_at_the_beginning_is_used_because_nothing_was_believed_yet() -> None:
     observations, guarded = jnp.array([[0.0, 9.0]]), GUARD.start(1)
     for _ in range(5):  # within its patience and beyond it
         guarded = jax.vmap(GUARD.read)(observations, guarded)
         assert not guarded.held[0]
-        np.testing.assert_array_equal(guarded.gone_by(observations), observations)
+        np.testing.assert_array_equal(guarded.used(observations), observations)
 
 
 # --- in a policy ---
@@ -122,7 +122,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 @pytest.fixture
 def old_run(run: Run, tmp_path: Path) -> Path:
-    """As it was before this was kept."""
+    """A run of an older droprl, which did not save what the data supports."""
     folder = Path(shutil.copytree(run.path, tmp_path / "old"))
     for name in ("support.json", "support.safetensors"):
         (folder / name).unlink()
@@ -137,24 +137,24 @@ def inside(policy: LoadedPolicy) -> AdaptivePolicy:
     return policy.policy
 
 
-def test_an_ascent_that_runs_away_ends_where_it_started(run: Run) -> None:
-    free, held = (load_policy(run.path, guard=guard, **UNRESTRAINED) for guard in (False, True))
+def test_an_ascent_that_runs_away_goes_back_to_its_start(run: Run) -> None:
+    free, guarded = (load_policy(run.path, guard=guard, **UNRESTRAINED) for guard in (False, True))
     observations = learnable_dataset().observations[:4]
     free.act(observations)
-    held.act(observations)
+    guarded.act(observations)
     assert np.all(free.trust().embedding_distance > 3)
     assert free.trust().guarded is None
-    assert held.trust().guarded.all()
-    np.testing.assert_array_equal(held.trust().embedding_distance, 0)
+    assert guarded.trust().guarded.all()
+    np.testing.assert_array_equal(guarded.trust().embedding_distance, 0)
     started = np.asarray(free._carry.inferred.start)
-    np.testing.assert_array_equal(held._carry.inferred.z, np.asarray(inside(free).embeddings)[started])
+    np.testing.assert_array_equal(guarded._carry.inferred.z, np.asarray(inside(free).embeddings)[started])
 
 
-def test_within_the_limits_a_guarded_policy_acts_as_it_would_without(run: Run) -> None:
-    free, held = (load_policy(run.path, guard=guard) for guard in (False, True))
+def test_within_the_limits_a_guarded_policy_acts_like_one_without_a_guard(run: Run) -> None:
+    free, guarded = (load_policy(run.path, guard=guard) for guard in (False, True))
     for observations in learnable_dataset().observations[:12].reshape(3, 4, 3):
-        np.testing.assert_array_equal(held.act(observations), free.act(observations))
-        assert not held.trust().guarded.any()
+        np.testing.assert_array_equal(guarded.act(observations), free.act(observations))
+        assert not guarded.trust().guarded.any()
 
 
 def limits(policy: LoadedPolicy) -> Guard:
@@ -163,7 +163,7 @@ def limits(policy: LoadedPolicy) -> Guard:
     return guard
 
 
-def test_the_margin_multiplies_how_far_out_the_data_lies(run: Run) -> None:
+def test_the_margin_multiplies_the_distance_of_the_datas_own_states(run: Run) -> None:
     policy = load_policy(run.path, guard=True, guard_margin=2.5, guard_patience=7)
     assert policy.support is not None
     assert float(limits(policy).state_limit) == pytest.approx(2.5 * policy.support.limit(0.999))
@@ -171,7 +171,7 @@ def test_the_margin_multiplies_how_far_out_the_data_lies(run: Run) -> None:
 
 
 @pytest.mark.parametrize("rule", ["best", "grad-ada"])
-def test_at_a_fault_it_acts_as_at_the_last_state_that_it_believed(run: Run, rule: str) -> None:
+def test_at_a_fault_the_policy_acts_as_at_the_last_state_that_it_believed(run: Run, rule: str) -> None:
     policy = load_policy(run.path, rule=rule, guard=True)
     first, second = learnable_dataset().observations[:2]
     acted = policy.act(first)
@@ -185,10 +185,10 @@ def test_at_a_fault_it_acts_as_at_the_last_state_that_it_believed(run: Run, rule
     assert policy.trust().guarded is False
     policy.act(second)
     acted = policy.act(second)
-    np.testing.assert_array_equal(policy.act(FAR), acted)  # and begins anew
+    np.testing.assert_array_equal(policy.act(FAR), acted)  # a believed state restores its patience
 
 
-def test_what_is_inferred_at_a_first_fault_is_not_kept(run: Run) -> None:
+def test_a_z_that_is_inferred_at_a_first_fault_does_not_stay(run: Run) -> None:
     policy, alone = (load_policy(run.path, rule="best", guard=True) for _ in range(2))
     first, second = learnable_dataset().observations[:2]
     policy.act(FAR)
@@ -196,7 +196,7 @@ def test_what_is_inferred_at_a_first_fault_is_not_kept(run: Run) -> None:
         np.testing.assert_array_equal(policy.act(observation), alone.act(observation))
 
 
-def test_an_episode_does_not_notice_those_beside_it(run: Run) -> None:
+def test_an_episode_does_not_depend_on_the_episodes_beside_it(run: Run) -> None:
     policy = load_policy(run.path, guard=True)
     walks = np.random.default_rng(3).normal(scale=4.0, size=(4, 4, 3)).astype(np.float32)
     together, told = [], []
@@ -225,10 +225,10 @@ def test_trust_is_of_the_state_and_the_embedding_in_use(run: Run) -> None:
     assert policy.support is not None
     assert told.state_distance == pytest.approx(float(policy.support.distance(state)), abs=1e-4)
     assert told.state_share == pytest.approx(float(policy.support.share_nearer(told.state_distance)))
-    assert told.guarded is True  # z was chosen a step ago, and is the guard's still
+    assert told.guarded is True  # the guard chose z one step ago, and this z is still in use
 
 
-def test_without_an_action_there_is_nothing_to_trust(run: Run) -> None:
+def test_trust_before_the_first_action_is_refused(run: Run) -> None:
     policy = load_policy(run.path)
     assert "has not acted in this episode: call act() first" in refusal(policy.trust)
     policy.act(FAR)
@@ -236,7 +236,7 @@ def test_without_an_action_there_is_nothing_to_trust(run: Run) -> None:
     assert "call act() first" in refusal(policy.trust)
 
 
-def test_a_policy_without_a_score_tells_of_the_state_alone(run: Run) -> None:
+def test_a_policy_without_a_score_reports_only_the_state(run: Run) -> None:
     adaptive = load_policy(run.path)
     fixed = FixedPolicy(inside(adaptive).behavior_policy, inside(adaptive).embeddings[0], sample_actions=False)
     policy = LoadedPolicy(
@@ -248,7 +248,7 @@ def test_a_policy_without_a_score_tells_of_the_state_alone(run: Run) -> None:
     assert told.state_share[0] == 1.0 > told.state_share[1]
 
 
-def test_memory_kept_by_the_caller_can_be_asked_too(run: Run) -> None:
+def test_a_caller_with_its_own_memory_can_ask_too(run: Run) -> None:
     policy = load_policy(run.path, guard=True)
     carry, _ = policy.step(policy.start(4), np.zeros((4, 3)), KEY)
     observations = np.stack([FAR, np.zeros(3), np.zeros(3), FAR])
@@ -261,7 +261,7 @@ def test_memory_kept_by_the_caller_can_be_asked_too(run: Run) -> None:
 
 
 class FailsAtTimes(CountingTask):
-    """Every third observation is far from anything."""
+    """Every third observation is far from all data."""
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         observation, reward, ended, truncated, known = super().step(action)
@@ -277,7 +277,7 @@ def test_an_evaluation_counts_how_often_the_guard_stepped_in(run: Run, capsys: p
     usual: dict[str, Any] = {"env": fails_at_times, "episodes": 4, "n_envs": 4, "progress": False}
     found = evaluate(run, guard=True, **usual)
     assert found.results[0].lengths == [5, 8, 5, 8]
-    assert found.results[0].guarded == [1, 2, 1, 2]  # that of the third step is seen at the fourth action
+    assert found.results[0].guarded == [1, 2, 1, 2]  # the observation after the third step leads to the fourth action
     assert found.guarded == pytest.approx(6 / 26)
     assert [e.guarded for e in load_evaluations(run)] == [found.guarded]
     print_scores([found])
@@ -292,7 +292,7 @@ def test_policies_that_play_together_are_counted_apart(run: Run) -> None:
     assert [r.guarded for r in both] == [[1, 2], [0, 0]]
 
 
-# --- saved and loaded, and from before it was kept ---
+# --- saved and loaded, and files of an older droprl ---
 
 
 @pytest.mark.parametrize("guard", [True, False])
@@ -318,7 +318,7 @@ def test_an_older_run_cannot_tell_and_refuses_the_guard(old_run: Path) -> None:
     assert "leave out --guard" in message
 
 
-def test_training_again_adds_it_to_an_older_run(old_run: Path, run: Run) -> None:
+def test_training_again_adds_the_support_to_an_older_run(old_run: Path, run: Run) -> None:
     fit(learnable_dataset(), tiny("drop"), out=old_run, **SCHEDULE)
     for name in ("support.json", "support.safetensors"):
         assert (old_run / name).read_bytes() == (run.path / name).read_bytes()
@@ -328,7 +328,7 @@ def test_an_older_policy_folder_cannot_tell(old_run: Path, tmp_path: Path) -> No
     folder = load_policy(old_run).save(tmp_path / "policy")
     header = read_sealed(folder / "policy.json")
     assert header.pop("prototypes") == 0
-    (folder / "policy.json").write_text(json.dumps(header))  # of format 1, which had no seal
+    (folder / "policy.json").write_text(json.dumps(header))  # this is format 1, which had no seal
     policy = load_policy(folder)
     policy.act(FAR)
     assert policy.trust().state_share is None

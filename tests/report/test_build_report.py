@@ -30,7 +30,9 @@ def test_sub_tasks_are_shown_by_descending_return_whatever_the_decomposition(tmp
     run: Run = fit(learnable_dataset(), algorithm, out=tmp_path / "run", steps=2, progress=False)
     shown = build_report([run], "drop report run").sub_tasks
     assert shown is not None
-    assert shown.mean_returns == sorted(run.sub_tasks().mean, reverse=True)
+    summary = run.sub_tasks()
+    assert summary is not None
+    assert shown.mean_returns == sorted(summary.mean, reverse=True)
     assert all(low <= mean <= high for low, mean, high in zip(shown.low, shown.mean_returns, shown.high, strict=True))
 
 

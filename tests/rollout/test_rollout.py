@@ -1,4 +1,4 @@
-"""Rollouts in a task whose every reward is known: queues, endings, seeds, and memories that begin anew."""
+"""Rollouts in a task with known rewards: queues, endings, seeds, and a fresh memory for every episode."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Ledger(gymnasium.Env[Any, Any]):
     def __init__(self, shape: tuple[int, ...] = (2,)) -> None:
         self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, shape)
         self.action_space = gymnasium.spaces.Box(-9.0, 9.0, (1,))
-        self.state = np.zeros(shape)  # one buffer, overwritten at every step, as some simulators do
+        self.state = np.zeros(shape)  # one buffer that every step overwrites, as in some simulators
         self.done, self.closed = True, False
         self.seeds: list[int] = []
         self.actions: list[list[float]] = []
@@ -84,7 +84,7 @@ class Counting:
 
 
 class Task:
-    """Makes environments and keeps them, to be looked at afterwards."""
+    """Makes environments, and stores them so that tests can look at them afterwards."""
 
     def __init__(self, make: Callable[[], Any] = Ledger) -> None:
         self.make, self.made = make, []  # type: tuple[Callable[[], Any], list[Any]]
@@ -100,12 +100,12 @@ def play(episodes: int, n_envs: int, seed: int = 5, policy: Any = None, **option
 
 
 def expected_return(seed: int) -> float:
-    """The policy's actions are its clock: 0, 1, 2, … from the episode's own beginning."""
+    """The policy's actions are its clock: 0, 1, 2, … from the beginning of each episode."""
     return sum(10 * seed + t + 0.1 * (t - 1) for t in range(1, length_of(seed) + 1))
 
 
 @pytest.mark.parametrize(("episodes", "n_envs"), [(1, 1), (7, 1), (7, 3), (7, 7), (3, 20), (10, 4)])
-def test_every_episode_is_as_by_hand_whatever_plays_beside_it(episodes: int, n_envs: int) -> None:
+def test_every_episode_is_as_computed_by_hand_whatever_plays_beside_it(episodes: int, n_envs: int) -> None:
     found, envs = play(episodes, n_envs)
     seeds = range(5, 5 + episodes)
     assert found.lengths == [length_of(s) for s in seeds]
@@ -117,7 +117,7 @@ def test_every_episode_is_as_by_hand_whatever_plays_beside_it(episodes: int, n_e
 
 
 def test_each_episode_begins_with_a_fresh_memory() -> None:
-    """What is remembered of the first state is that of the own episode, whenever it began; and clocks start at 0."""
+    """The memory holds the first state of its own episode, whenever that began, and every clock starts at 0."""
     seen: list[tuple[np.ndarray, np.ndarray]] = []
 
     def record(carry: Any, observations: np.ndarray, rewards: np.ndarray) -> None:
@@ -152,7 +152,7 @@ def test_progress_counts_finished_episodes() -> None:
 
 
 class Taking:
-    """A stand-in for a policy: the seconds that each call takes, on a clock of its own."""
+    """A stand-in for a policy. It says how many seconds each call takes, on its own clock."""
 
     def __init__(self, seconds: Callable[[int], float], interval: int) -> None:
         self.traits = Traits(interval=interval)
@@ -170,7 +170,7 @@ class Taking:
 @pytest.mark.parametrize(
     ("seconds", "interval", "expected", "calls"),
     [
-        (lambda call: 0.5 if call == 20 else 0.004, 1, 0.004, 51),  # one call was held up
+        (lambda call: 0.5 if call == 20 else 0.004, 1, 0.004, 51),  # one call was delayed
         # (0.010 + 4 · 0.001) / 5
         (lambda call: 0.010 if call % 5 == 0 else 0.001, 5, 0.0028, 51),
         (lambda call: 0.010 if call == 0 else 0.001, 1, 0.001, 51),
@@ -178,7 +178,7 @@ class Taking:
         (lambda call: 0.4, 1, 0.4, 4),  # slow: a second is enough
     ],
 )
-def test_the_time_of_an_action_is_of_one_environment(
+def test_the_time_of_an_action_is_that_in_one_environment(
     seconds: Any, interval: int, expected: float, calls: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     policy: Any = Taking(seconds, interval)
@@ -195,7 +195,7 @@ def test_a_real_policys_action_takes_time() -> None:
 
 
 def gaussian_policy() -> LoadedPolicy:
-    """A real policy that draws its actions, from weights drawn here."""
+    """A real policy that draws its actions. Its weights are random."""
     rng = np.random.default_rng(0)
     shapes = jax.eval_shape(lambda: BehaviorPolicy(2, 1, 0, 4, (1, 1), "gaussian", jax.random.key(0)))
     beta = jax.tree.map(lambda leaf: jnp.asarray(0.3 * rng.normal(size=leaf.shape), leaf.dtype), shapes)
@@ -207,21 +207,21 @@ def gaussian_policy() -> LoadedPolicy:
     return LoadedPolicy(policy, BC(), Spec(2, 1, 1), scaling, Origin("d", None, None, 0, 0), "here")
 
 
-def test_drawn_actions_too_depend_on_the_episode_alone() -> None:
-    """An episode's random numbers come from its own seed and clock, not from its place in the batch."""
+def test_drawn_actions_depend_only_on_their_own_episode() -> None:
+    """An episode's random numbers come from its own seed and clock, and not from its place in the batch."""
     policy = gaussian_policy()
     (one, envs), (three, _), (later, _) = (
         play(episodes, n_envs, seed=seed, policy=policy) for episodes, n_envs, seed in ((6, 1, 5), (6, 4, 5), (2, 2, 9))
     )
     np.testing.assert_allclose(one.returns, three.returns, rtol=1e-5)
     np.testing.assert_allclose(one.returns[4:], later.returns, rtol=1e-5)
-    # And they are random: no two episodes have the noise of one another, nor two steps.
+    # And they are random: no two episodes and no two steps have the same noise.
     drawn = np.concatenate(envs[0].actions)
     assert len(np.unique(drawn.round(3))) == len(drawn)
     assert np.all(np.abs(drawn) <= 9)
 
 
-# --- what does not fit ---
+# --- tasks that do not fit ---
 
 
 def refused(make: Callable[[], Any], policy: Any = None) -> str:
@@ -239,7 +239,7 @@ def test_another_size_of_observations_or_actions_is_refused() -> None:
     assert "Ledger: its actions have 1 entries and the policy was trained on 4" in message
 
 
-def test_spaces_that_are_no_vectors_are_refused_by_name() -> None:
+def test_spaces_that_are_not_vectors_are_refused_by_name() -> None:
     def with_spaces(observation: Any = None, action: Any = None) -> Any:
         env = Ledger()
         env.observation_space = observation or env.observation_space
@@ -266,7 +266,7 @@ def test_environments_are_closed_when_something_breaks() -> None:
 
 
 def test_a_gymnasium_id_with_a_time_limit() -> None:
-    """The limit of two steps stops episodes 6 to 8 before any of them ends the task, save the one of two steps."""
+    """The limit of two steps stops episodes 7 and 8 before they end the task. Episode 6 ends it at its second step."""
     name, make = "droprl-tests/Ledger-v0", cast(Any, Ledger)
     gymnasium.register(name, entry_point=make, max_episode_steps=2, disable_env_checker=True)
     try:

@@ -16,13 +16,15 @@ from helpers.training import learnable_dataset
 
 from droprl.algorithms import BC, DROP
 from droprl.data import Dataset, from_arrays
+from droprl.data.rewards import Treatment
+from droprl.data.rows import Recipe, TargetRule, device_rows
 from droprl.data.scaling import fit_scaling
 from droprl.data.transitions import Spec
 from droprl.errors import DropError
 from droprl.loaded import LoadedPolicy, Origin
 from droprl.policies import Traits
 from droprl.select import FQE, estimate_returns, select
-from droprl.select.fqe import _chosen_actions, _table
+from droprl.select.fqe import _chosen_actions
 from droprl.select.selection import load_selection
 from droprl.train import Run
 
@@ -125,13 +127,14 @@ def test_a_rule_that_chooses_once_chooses_in_the_first_state_of_the_episode() ->
         action_high=1.0,
         name="walk",
     )
-    table = _table(changed, GAMMA, 1.0)
+    table = device_rows(changed, Recipe(fit_scaling(changed), Treatment(), GAMMA, TargetRule()))
+    assert table.targets is not None
     policy = loaded(changed, lambda first, now: first + 0.0 * now[:, 0], remembers=True, chooses_once=True)
     everywhere = np.arange(len(table.observations))
     chosen = np.asarray(_chosen_actions(policy, changed, table, everywhere))
     of_rows = np.repeat([0.1, 0.2, 0.3, 0.4], LENGTH)
     np.testing.assert_allclose(chosen[: changed.n_steps, 0], of_rows, rtol=1e-6)
-    np.testing.assert_allclose(chosen[np.asarray(table.successor), 0], of_rows, rtol=1e-6)
+    np.testing.assert_allclose(chosen[np.asarray(table.targets.successor), 0], of_rows, rtol=1e-6)
 
 
 def test_a_part_of_the_data_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:

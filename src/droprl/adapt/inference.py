@@ -1,7 +1,7 @@
 """Test-time adaptation: z*(s) = argmax_z f(s, β(s, z), z), by equation 9 and the four rules of section 5.
 
-Everything is written for one state and a score `z ↦ f(s, β(s, z), z)`; `policy` batches it over environments and
-decides when an episode infers anew. No network is defined here.
+Everything is written for one state and a score `z ↦ f(s, β(s, z), z)`. `droprl.policies` batches it over environments
+and decides when an episode infers z again. No network is defined here.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from droprl.compiler import on_accelerator
 from droprl.errors import require
 
 InferenceRule = Literal["first", "best", "grad", "best-ada", "grad-ada"]
-RULES: tuple[InferenceRule, ...] = ("best", "grad", "best-ada", "grad-ada")  # the paper's; first is a baseline
+RULES: tuple[InferenceRule, ...] = ("best", "grad", "best-ada", "grad-ada")  # the paper's; `first` is a baseline
 GuardFallback = Literal["start", "nearest"]
 Score = Callable[[Array], Array]
 # On an accelerator:
-MOST_UNROLLED = 10  # ascent steps that are taken without a loop
-MOST_FORWARDS = 64  # derivatives that are worth making forwards
+MOST_UNROLLED = 10  # up to this many ascent steps are taken without a loop
+MOST_FORWARDS = 64  # up to this many derivatives are computed in forward mode
 
 
 @dataclass(frozen=True)
@@ -32,35 +32,38 @@ class Adaptation:
 
     rule: InferenceRule = "grad-ada"
     """best and grad infer z once, at the initial state; best-ada and grad-ada infer it again as the episode goes on.
-    first asks no score model: it is the z of the sub-task with the highest return in the data."""
+    first asks no score model: it uses the z of the sub-task with the highest return in the data."""
     ascent_steps: int = 5
-    """K, the number of gradient-ascent steps of grad and grad-ada; 100 in the paper, which earned no more."""
+    """K, the number of gradient-ascent steps of grad and grad-ada. The paper uses 100; this earned no more."""
     step_size: float = 0.1
-    """The gradient is multiplied by this in an ascent step. With normalized steps it is their length."""
+    """An ascent step multiplies the gradient by this number. With normalized steps, it is the length of a step."""
     step_rule: Literal["plain", "normalized"] = "plain"
     """plain adds step_size · ∇f (equation 9); normalized makes every step exactly step_size long."""
     region: Literal["trust", "box", "none"] = "trust"
     """Where z may go: within trust_radius of the embedding it started from, inside the box of all z_n, or anywhere."""
     trust_radius: float = 0.25
-    """The largest |z − z_n| that the region trust allows. Whitened embeddings have a standard deviation of 1."""
+    """The largest |z − z_n|. Whitened embeddings have a standard deviation of 1."""
     starts: int | None = 5
-    """Ascend only from this many embeddings, those with the highest scores. None: from all N, as in the paper."""
+    """Ascend only from this many embeddings: those with the highest scores. None means all N, as in the paper."""
     halve_every: int | None = None
-    """Successive halving: after every so many ascent steps only the better half of the starts goes on. None: all do."""
+    """Successive halving: after each round of this many ascent steps, only the better half of the starts goes on. None:
+    all starts go on."""
     tolerance: float = 0.0
-    """Stop the ascent when no start rises by more than this in one step. 0: take all K steps."""
+    """Stop the ascent when no start rises by more than this in a step. 0 takes all K steps."""
     warm_start: bool = False
-    """Let grad-ada also ascend from the z* of the episode's last inference."""
+    """Let grad-ada also ascend from the z* that the episode inferred last."""
     reinference_interval: int = 1
-    """m of DROP(m): best-ada and grad-ada infer z anew every m steps."""
+    """m of DROP(m): best-ada and grad-ada infer z again every m steps."""
     guard: bool = False
-    """If an observation is a fault, act by the last believable one. If ascent left all sub-tasks, use one's own z."""
+    """If an observation is a fault, use the last believable one instead. If the ascent leads z away from every
+    sub-task, use the z of a sub-task instead."""
     guard_margin: float = 1.5
-    """An observation is a fault if it lies this many times as far from the data as 99.9 % of the data's own states."""
+    """An observation is a fault if its distance from the data is more than this many times the distance within which
+    99.9 % of the data's own states lie."""
     guard_patience: int = 10
-    """Act by an earlier observation for at most this many steps in a row: a longer fault is not waited out."""
+    """Use an earlier observation for at most this many steps in a row. If the fault lasts longer, stop waiting."""
     guard_fallback: GuardFallback = "start"
-    """Which z to use if ascent left all sub-tasks: the z_n that it started from, or the nearest."""
+    """What replaces a z that the ascent led away from every sub-task: the z_n that it started from, or the nearest."""
 
     def __post_init__(self) -> None:
         require(self, "at least 0", "ascent_steps", "tolerance", "guard_patience")
@@ -70,7 +73,7 @@ class Adaptation:
 
 
 class Inferred(NamedTuple):
-    """The embedding that a rule chose, with where it came from: what a plot or a guard wants to know."""
+    """The embedding that a rule chose, its score, and where it came from. Plots and the guard use all three."""
 
     z: Array
     score: Array
@@ -78,14 +81,14 @@ class Inferred(NamedTuple):
 
 
 def infer(score: Score, embeddings: Array, adaptation: Adaptation, last: Inferred | None = None) -> Inferred:
-    """z* for one state, by the rule; `last` is what the episode inferred before, where it did."""
+    """z* for one state, by the rule. `last` is what the episode inferred before, if it did."""
     if adaptation.rule == "first":  # sub-tasks are numbered from the highest return down
         return Inferred(embeddings[0], score(embeddings[0]), jnp.zeros((), jnp.int32))
     scores = jax.vmap(score)(embeddings)
     best = jnp.argmax(scores).astype(jnp.int32)
     if adaptation.rule in ("best", "best-ada"):
         return Inferred(embeddings[best], scores[best], best)
-    # Grad ascends from the best embedding alone, Grad-Ada from every one (or the most promising).
+    # Grad ascends from the best embedding alone. Grad-Ada ascends from all of them, or from the most promising.
     starts = best[None] if adaptation.rule == "grad" else _starts(scores, adaptation)
     z = embeddings[starts]
     if adaptation.warm_start and adaptation.rule == "grad-ada" and last is not None:
@@ -94,10 +97,10 @@ def infer(score: Score, embeddings: Array, adaptation: Adaptation, last: Inferre
 
 
 def ascend(score: Score, z: Array, starts: Array, embeddings: Array, adaptation: Adaptation) -> Inferred:
-    """The best of K steps of gradient ascent from each row of `z`, kept inside the region around its embedding."""
+    """The best z after K steps of gradient ascent from each row of `z`. Every row stays in its embedding's region."""
     left = adaptation.ascent_steps
     while left > 0:
-        # With halving, so many steps until the better half goes on; one start alone takes all that are left.
+        # With halving: the number of steps until only the better half goes on. A single start takes all that are left.
         n_steps = left if adaptation.halve_every is None or len(starts) == 1 else min(adaptation.halve_every, left)
         z, left = climb(score, z, embeddings[starts], embeddings, adaptation, n_steps), left - n_steps
         if left > 0:
@@ -106,7 +109,7 @@ def ascend(score: Score, z: Array, starts: Array, embeddings: Array, adaptation:
     scores = jax.vmap(score)(z)
     best = jnp.argmax(scores)
     found = Inferred(z[best], scores[best], starts[best])
-    if on_accelerator():  # derivatives forwards may be numbers where the score is none: then z is none either
+    if on_accelerator():  # forward-mode derivatives can be finite although the score is NaN: then z must be NaN too
         found = found._replace(z=found.z + 0.0 * found.score)
     return found
 
@@ -114,17 +117,18 @@ def ascend(score: Score, z: Array, starts: Array, embeddings: Array, adaptation:
 def climb(
     score: Score, z: Array, origins: Array, embeddings: Array, adaptation: Adaptation, n_steps: int | Array
 ) -> Array:
-    """Where that many steps uphill lead from each row of `z`; the number may be one that is known only later."""
+    """Where `n_steps` steps uphill lead from each row of `z`. `n_steps` may be an input of the compiled program."""
     low, high = embedding_box(embeddings)
     step = _ascent_step(jax.vmap(_with_gradient(score, *z.shape)), origins, adaptation, low, high)
     return _climbed(step, z, n_steps, adaptation.tolerance)
 
 
 def _with_gradient(score: Score, n_starts: int, size: int) -> Callable[[Array], tuple[Array, Array]]:
-    """z ↦ its score and the gradient there.
+    """z ↦ its score and its gradient.
 
-    A GPU takes as long for a few rows as for one, and waits for every product: there the score and its derivatives
-    along the axes of z go forwards through the networks together, half as many products as forwards and back.
+    A GPU takes as long for a few rows as for one, and it waits for every product. So on a GPU the score and its
+    derivatives along all axes of z go forward through the networks together. That is half as many products as one pass
+    forward and one back.
     """
     if n_starts * size > MOST_FORWARDS or not on_accelerator():
         return jax.value_and_grad(lambda z: score(z))
@@ -141,12 +145,16 @@ def _with_gradient(score: Score, n_starts: int, size: int) -> Callable[[Array], 
 
 
 def _ascent_step(
-    climb: Callable[[Array], tuple[Array, Array]], origins: Array, adaptation: Adaptation, low: Array, high: Array
+    with_gradient: Callable[[Array], tuple[Array, Array]],
+    origins: Array,
+    adaptation: Adaptation,
+    low: Array,
+    high: Array,
 ) -> Callable[[Array], tuple[Array, Array]]:
-    """z ↦ the z one step higher, and the scores before it."""
+    """z ↦ the z after one step, and the scores before it."""
 
     def step(z: Array) -> tuple[Array, Array]:
-        scores, directions = climb(z)
+        scores, directions = with_gradient(z)
         if adaptation.step_rule == "normalized":
             directions = directions / (jnp.linalg.norm(directions, axis=1, keepdims=True) + 1e-8)
         return _keep_inside(z + adaptation.step_size * directions, origins, adaptation, low, high), scores
@@ -157,31 +165,31 @@ def _ascent_step(
 class _Climb(NamedTuple):
     n: Array  # steps taken
     z: Array
-    scores: Array  # one step before
+    scores: Array  # before the last step
     rising: Array
 
 
 def _climbed(step: Callable[[Array], tuple[Array, Array]], z: Array, n_steps: int | Array, tolerance: float) -> Array:
     if tolerance == 0.0:
         if isinstance(n_steps, int) and n_steps <= MOST_UNROLLED and on_accelerator():
-            for _ in range(n_steps):  # one graph of kernels, in which what every step needs is made once
+            for _ in range(n_steps):  # one graph of kernels: what all steps need is computed once
                 z = step(z)[0]
             return z
         return jax.lax.fori_loop(0, n_steps, lambda _, z: step(z)[0], z)
 
-    def go_on(climb: _Climb) -> Array:
-        return climb.rising & (climb.n < n_steps)
+    def goes_on(before: _Climb) -> Array:
+        return before.rising & (before.n < n_steps)
 
-    def one(climb: _Climb) -> _Climb:
-        z, scores = step(climb.z)
-        return _Climb(climb.n + 1, z, scores, jnp.any(scores > climb.scores + tolerance))
+    def one_step(before: _Climb) -> _Climb:
+        z, scores = step(before.z)
+        return _Climb(before.n + 1, z, scores, jnp.any(scores > before.scores + tolerance))
 
     lowest = jnp.full(len(z), -jnp.inf, z.dtype)
-    return jax.lax.while_loop(go_on, one, _Climb(jnp.zeros((), jnp.int32), z, lowest, jnp.asarray(True))).z
+    return jax.lax.while_loop(goes_on, one_step, _Climb(jnp.zeros((), jnp.int32), z, lowest, jnp.asarray(True))).z
 
 
 def embedding_box(embeddings: Array) -> tuple[Array, Array]:
-    """The smallest axis-aligned box that holds every z_n: the z-space over which μ(z) is uniform."""
+    """The smallest axis-aligned box that holds every z_n. The paper's μ(z) is uniform over this box."""
     return jnp.min(embeddings, axis=0), jnp.max(embeddings, axis=0)
 
 

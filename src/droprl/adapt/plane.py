@@ -1,4 +1,4 @@
-"""The plane of the embeddings' two largest principal components: how a page shows the search."""
+"""The plane of the embeddings' two largest principal components. Pages show the search in it."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ class Search(eqx.Module):
     adaptation: Adaptation = eqx.field(static=True)
 
     def score_at(self, observation: Array) -> Score:
-        """z ↦ f(s, β(s, z), z): how good it is, by the score model, to behave as z from s on."""
+        """z ↦ f(s, β(s, z), z): what the score model expects of behaving as z from s on."""
         encoded = self.behavior_policy.encode(observation)
 
         def score(z: Array) -> Array:

@@ -13,6 +13,7 @@ from droprl.algorithms.cvae import DropCVAE as DropCVAE
 from droprl.algorithms.ddrop import DDROP as DDROP
 from droprl.algorithms.drop import DROP as DROP
 from droprl.algorithms.dt import DT as DT
+from droprl.algorithms.iql import IQL as IQL
 from droprl.algorithms.onestep import Onestep as Onestep
 from droprl.algorithms.protocol import Algorithm as Algorithm
 from droprl.algorithms.rvs import RvS as RvS

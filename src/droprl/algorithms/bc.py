@@ -21,7 +21,6 @@ from droprl.algorithms.curves import CLONE_LOSS
 from droprl.algorithms.judging import Check
 from droprl.algorithms.protocol import Card, Clock, Logged, Metrics
 from droprl.data.dataset import Dataset
-from droprl.data.decompose import SubTasks, rank_sub_tasks
 from droprl.data.transitions import Batch, Prepared, Probe, Spec, prepare
 from droprl.errors import require
 from droprl.networks.actors import BehaviorPolicy, PolicyHead
@@ -94,11 +93,8 @@ class BC:
     def resolve(self, dataset: Dataset) -> Self:
         return self
 
-    def sub_tasks(self, dataset: Dataset) -> SubTasks:
-        return [np.arange(dataset.n_episodes)]
-
     def prepare(self, dataset: Dataset) -> Prepared:
-        return prepare(dataset, self.sub_tasks(dataset), normalize_observations=self.normalize_observations)
+        return prepare(dataset, normalize_observations=self.normalize_observations)
 
     def init(self, key: Array, spec: Spec, clock: Clock) -> BCState:
         depths = (self.state_depth, self.action_depth)
@@ -118,7 +114,7 @@ class BC:
         return []
 
     def _loss(self, policy: BehaviorPolicy, batch: Batch) -> Array:
-        """Equation 4 with one sub-task."""
+        """Equation 4 without sub-tasks."""
         no_embedding = jnp.zeros(0)
         return jnp.mean(jax.vmap(policy.clone_loss, (0, 0, None))(batch.observation, batch.action, no_embedding))
 
@@ -139,5 +135,7 @@ class FBC(BC):
         super().__post_init__()
         require(self, "above 0 and at most 1", "top_fraction")
 
-    def sub_tasks(self, dataset: Dataset) -> SubTasks:
-        return rank_sub_tasks(dataset.returns, 1, math.ceil(self.top_fraction * dataset.n_episodes))
+    def prepare(self, dataset: Dataset) -> Prepared:
+        n = math.ceil(self.top_fraction * dataset.n_episodes)
+        best = np.argsort(-dataset.returns, kind="stable")[:n]
+        return prepare(dataset, episodes=best, normalize_observations=self.normalize_observations)

@@ -28,7 +28,7 @@ from droprl.algorithms.curves import CLONE_LOSS, GAP, MULTIPLIER, RANKING, Curve
 from droprl.algorithms.judging import Check, judged, measured, r_squared, spearman
 from droprl.algorithms.protocol import Card, Clock, Logged, Metrics
 from droprl.data.dataset import Dataset
-from droprl.data.decompose import SubTasks, rank_sub_tasks
+from droprl.data.decompose import SubTasks, rank_sub_tasks, sub_task_returns
 from droprl.data.transitions import Batch, Prepared, Probe, Spec, Strata, Stratified, prepare
 from droprl.errors import DropError, require
 from droprl.networks.actors import BehaviorPolicy
@@ -139,25 +139,20 @@ class COMs:
         return rank_sub_tasks(dataset.returns, self.n_policies, dataset.n_episodes // self.n_policies)
 
     def prepare(self, dataset: Dataset) -> Prepared[Stratified]:
-        steps = prepare(dataset, self.sub_tasks(dataset), normalize_observations=self.normalize_observations)
-        returns = _standardized(jnp.asarray(steps.sub_task_returns, jnp.float32))
+        groups = self.sub_tasks(dataset)
+        prepared = prepare(dataset, groups, normalize_observations=self.normalize_observations)
+        returns = _standardized(jnp.asarray(sub_task_returns(dataset.returns, groups), jnp.float32))
         return Prepared(
-            spec=steps.spec,
-            scaling=steps.scaling,
-            transitions=Stratified(steps.transitions, returns),
-            probe=steps.probe,
-            sub_tasks=steps.sub_tasks,
-            sub_task_returns=steps.sub_task_returns,
-            reward_scale=steps.reward_scale,
+            prepared.spec, prepared.recipe, Stratified(prepared.transitions, returns), prepared.probe, groups
         )
 
     # --- networks ---
 
     def init(self, key: Array, spec: Spec, clock: Clock) -> COMsState:
         policy_key, score_key = jax.random.split(key)
-        sizes = spec.observation_size, spec.action_size, 0, self.width, (1, 1)
+        n, sizes = spec.required_sub_tasks(), (spec.observation_size, spec.action_size, 0, self.width, (1, 1))
         one = BehaviorPolicy(*sizes, "deterministic", policy_key)
-        clones = jax.tree.map(lambda leaf: jnp.repeat(leaf[None], spec.n_sub_tasks, axis=0), one)
+        clones = jax.tree.map(lambda leaf: jnp.repeat(leaf[None], n, axis=0), one)
         score_model = MLP(_flat(one).size, (self.score_width,) * self.score_depth, 1, score_key)
         log_multiplier = jnp.log(jnp.asarray(self.multiplier_start, dtype=float))
         return COMsState(

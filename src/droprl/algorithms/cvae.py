@@ -1,7 +1,7 @@
 """DROP + CVAE: a latent variable of the data's steps takes the place of the sub-tasks' embeddings (equations 10, 11).
 
 φ and β are a conditional variational auto-encoder of the data. f(s, a, z) is learned at the latents of its steps, as
-DROP learns it at the embeddings of its sub-tasks. No trajectory is told from another: all are one sub-task.
+DROP learns it at the embeddings of its sub-tasks. The data is not cut into sub-tasks.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import ClassVar, Literal, NamedTuple, Self
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jax import Array
 
@@ -34,8 +33,9 @@ from droprl.algorithms.scoring import (
     wrong_embedding_check,
 )
 from droprl.data.dataset import Dataset
-from droprl.data.decompose import SubTasks, rank_sub_tasks
+from droprl.data.decompose import rank_sub_tasks
 from droprl.data.returns import choose_discount
+from droprl.data.rewards import Rewards
 from droprl.data.tasks import equal_sub_tasks
 from droprl.data.transitions import Batch, Prepared, Probe, Spec, prepare
 from droprl.errors import DropError, SettingError, require
@@ -160,20 +160,16 @@ class DropCVAE:
         ranked = rank_sub_tasks(dataset.returns, cut.n_sub_tasks, cut.trajectories_per_sub_task)
         return replace(self, discount=choose_discount(dataset, ranked))
 
-    def sub_tasks(self, dataset: Dataset) -> SubTasks:
-        return [np.arange(dataset.n_episodes)]
-
     def prepare(self, dataset: Dataset) -> Prepared:
         if self.discount is None:
             raise DropError("discount is open: call resolve(dataset) first")
         return prepare(
             dataset,
-            self.sub_tasks(dataset),
             discount=self.discount,
             td_steps=self.td_steps,
             td_lambda=self.td_lambda,
             normalize_observations=self.normalize_observations,
-            scale_rewards=self.scale_rewards,
+            rewards=Rewards("spread" if self.scale_rewards else "one"),
         )
 
     # --- networks ---

@@ -49,6 +49,7 @@ from droprl.data.behavior import behavior_sub_tasks
 from droprl.data.dataset import Dataset
 from droprl.data.decompose import SubTasks, decompose, sub_task_returns
 from droprl.data.returns import choose_discount
+from droprl.data.rewards import Rewards
 from droprl.data.tasks import equal_sub_tasks, paper_sub_tasks
 from droprl.data.transitions import Batch, Prepared, Probe, Spec, prepare
 from droprl.errors import DropError, SettingError, require
@@ -230,7 +231,7 @@ class DROP:
             td_steps=self.td_steps,
             td_lambda=self.td_lambda,
             normalize_observations=self.normalize_observations,
-            scale_rewards=self.scale_rewards,
+            rewards=Rewards("spread" if self.scale_rewards else "one"),
         )
 
     # --- networks ---
@@ -242,7 +243,7 @@ class DROP:
             raise DropError("embedding_size is open: call resolve(dataset) first")
         o, a = spec.observation_size, spec.action_size
         networks = Networks(
-            TaskEmbedding(spec.n_sub_tasks, size, width, d[0], self.embedding_space, embedding_key),
+            TaskEmbedding(spec.required_sub_tasks(), size, width, d[0], self.embedding_space, embedding_key),
             BehaviorPolicy(o, a, size, width, (d[1], d[2]), self.head, policy_key, self.conditioning),
             make_score_model(self, spec, size, score_key),
         )

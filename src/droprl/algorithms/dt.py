@@ -21,10 +21,9 @@ from droprl.algorithms.curves import CLONE_LOSS, Curve
 from droprl.algorithms.judging import Check, judged, measured
 from droprl.algorithms.protocol import Card, Clock, Logged, Metrics
 from droprl.data.dataset import Dataset
-from droprl.data.returns import returns_spread
-from droprl.data.scaling import fit_scaling
+from droprl.data.rewards import Rewards, Treatment
 from droprl.data.transitions import Prepared, Spec
-from droprl.data.windows import Window, disk_windows, probe_windows, window_table
+from droprl.data.windows import Window, prepare_windows
 from droprl.errors import DropError, SettingError, require
 from droprl.policies import Facts, Program, Traits, first_row
 
@@ -67,16 +66,16 @@ class Block(eqx.Module):
 
     def __call__(self, x: Array, seen: Array, dropout: float, keep: Array | None) -> Array:
         """`seen[i, j]`: token i may look at token j. `keep` says for three times what is not dropped."""
-        kept = (None,) * 3 if keep is None else keep
+        masks = (None,) * 3 if keep is None else keep
         tokens, width = x.shape
         projected = jax.vmap(self.query_key_value)(jax.vmap(self.attention_norm)(x))
         query, key, value = projected.reshape(tokens, 3, self.heads, width // self.heads).transpose(1, 2, 0, 3)
         scores = query @ key.transpose(0, 2, 1) / np.sqrt(width // self.heads)
-        weights = _drop(jax.nn.softmax(jnp.where(seen, scores, -jnp.inf)), dropout, kept[0])
+        weights = _drop(jax.nn.softmax(jnp.where(seen, scores, -jnp.inf)), dropout, masks[0])
         attended = (weights @ value).transpose(1, 0, 2).reshape(tokens, width)
-        x = x + _drop(jax.vmap(self.attention_out)(attended), dropout, kept[1])
+        x = x + _drop(jax.vmap(self.attention_out)(attended), dropout, masks[1])
         hidden = jax.nn.relu(jax.vmap(self.mlp_in)(jax.vmap(self.mlp_norm)(x)))
-        return x + _drop(jax.vmap(self.mlp_out)(hidden), dropout, kept[2])
+        return x + _drop(jax.vmap(self.mlp_out)(hidden), dropout, masks[2])
 
 
 class Transformer(eqx.Module):
@@ -202,7 +201,7 @@ class TransformerPolicy(eqx.Module):
             valid=clocks >= 0,
         )
         actions = jax.vmap(self.transformer)(window)[:, -1]
-        kept = Context(
+        after = Context(
             returns_to_go=window.returns_to_go,
             observations=window.observations,
             actions=window.actions.at[:, -1].set(actions),
@@ -210,7 +209,7 @@ class TransformerPolicy(eqx.Module):
             return_to_go=to_go,
             reward=jnp.zeros_like(carry.reward),
         )
-        return kept, actions
+        return after, actions
 
     def facts(self, carry: Context) -> Facts:
         return {}
@@ -304,24 +303,17 @@ class DT:
     def resolve(self, dataset: Dataset) -> Self:
         scale = self.return_scale
         if scale is None:
-            spread = returns_spread(dataset, 1.0)
-            scale = spread if spread > 1e-8 else 1.0
+            scale = Rewards("spread").treatment(dataset, 1.0).scale
         target = float(np.max(dataset.returns)) if self.target_return is None else self.target_return
         longest = self.longest_episode or min(int(np.max(dataset.lengths)), MOST_CLOCKS)
         return replace(self, return_scale=scale, target_return=target, longest_episode=longest)
 
     def prepare(self, dataset: Dataset) -> Prepared:
-        scaling = fit_scaling(dataset, self.normalize_observations)
-        scale = _resolved(self.return_scale, "return_scale")
-        table = (disk_windows if dataset.on_disk else window_table)(dataset, scaling, self.context, scale)
-        return Prepared(
-            spec=Spec(dataset.observation_size, dataset.action_size, 1),
-            scaling=scaling,
-            transitions=table,
-            probe=probe_windows(table),
-            sub_tasks=[np.arange(dataset.n_episodes)],
-            sub_task_returns=np.array([np.mean(dataset.returns)]),
-            reward_scale=scale,
+        return prepare_windows(
+            dataset,
+            back=self.context - 1,
+            rewards=Treatment(_resolved(self.return_scale, "return_scale")),
+            normalize_observations=self.normalize_observations,
         )
 
     def init(self, key: Array, spec: Spec, clock: Clock) -> DTState:

@@ -26,14 +26,14 @@ class Learner(NamedTuple, Generic[Network]):
 
     @classmethod
     def of(cls, network: Network) -> Learner[Network]:
-        return cls(network, optax.scale_by_adam().init(network))  # type: ignore[arg-type]  # any PyTree of arrays
+        return cls(network, optax.scale_by_adam().init(network))
 
     def step(self, loss: Callable[[Network], Array], rate: float | Array) -> tuple[Learner[Network], Array]:
         """The network after one step of Adam down the loss, and the loss before it."""
         value, gradient = jax.value_and_grad(loss)(self.network)
         direction, moments = optax.scale_by_adam().update(gradient, self.moments)
         change = jax.tree.map(lambda leaf: -rate * leaf, direction)
-        return Learner(optax.apply_updates(self.network, change), moments), value  # type: ignore[type-var]
+        return Learner(optax.apply_updates(self.network, change), moments), value
 
 
 def cosine(clock: Clock) -> Array:

@@ -21,7 +21,8 @@ from droprl.algorithms.gradient_steps import Learner, cosine
 from droprl.algorithms.judging import Check, judged, measured
 from droprl.algorithms.protocol import Card, Clock, Logged, Metrics
 from droprl.data.dataset import Dataset
-from droprl.data.transitions import Batch, Prepared, Probe, Rewards, Spec, prepare
+from droprl.data.rewards import Rewards
+from droprl.data.transitions import Batch, Prepared, Probe, Spec, prepare
 from droprl.errors import require
 from droprl.networks.actors import GaussianActor
 from droprl.networks.critics import Critic, Ensemble, Value

@@ -17,7 +17,6 @@ from typing import ClassVar, Literal, NamedTuple, Self
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jax import Array
 
@@ -27,6 +26,7 @@ from droprl.algorithms.judging import Check, judged, measured
 from droprl.algorithms.protocol import Card, Clock, Logged, Metrics
 from droprl.algorithms.scoring import calibration, td_loss
 from droprl.data.dataset import Dataset
+from droprl.data.rewards import Rewards
 from droprl.data.transitions import Batch, Prepared, Probe, Spec, prepare
 from droprl.errors import require
 from droprl.networks.actors import BehaviorPolicy
@@ -136,11 +136,10 @@ class Onestep:
     def prepare(self, dataset: Dataset) -> Prepared:
         return prepare(
             dataset,
-            [np.arange(dataset.n_episodes)],
             discount=self.discount,
             td_steps=self.td_steps,
             normalize_observations=self.normalize_observations,
-            scale_rewards=self.scale_rewards,
+            rewards=Rewards("spread" if self.scale_rewards else "one"),
         )
 
     # --- networks ---

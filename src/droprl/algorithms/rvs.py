@@ -22,6 +22,7 @@ from droprl.algorithms.judging import Check, judged, measured
 from droprl.algorithms.protocol import Card, Clock, Logged, Metrics
 from droprl.data.dataset import Dataset
 from droprl.data.returns import average_returns_to_go
+from droprl.data.rewards import Rewards
 from droprl.data.transitions import Batch, Prepared, Probe, Spec, prepare
 from droprl.errors import DropError, SettingError, require
 from droprl.networks.actors import BehaviorPolicy, Conditioning, PolicyHead
@@ -129,10 +130,9 @@ class RvS:
         horizon, _, mean, std = self._resolved()
         return prepare(
             dataset,
-            [np.arange(dataset.n_episodes)],
             normalize_observations=self.normalize_observations,
-            scale_rewards=False,
-            outcomes=(average_returns_to_go(dataset, horizon) - mean) / std,
+            rewards=Rewards("one"),
+            outcomes=lambda data: (average_returns_to_go(data, horizon) - mean) / std,
         )
 
     def target(self) -> Array:

@@ -39,7 +39,7 @@ def export(words: list[str]) -> None:
 
             # All refusals come here, before the folder is written.
             translated = translate_policy(policy, options.onnx)
-            held.enter_context(translated.held())
+            held.enter_context(translated.lock())
         if options.out is not None:
             path = policy.save(options.out)
             print(f"{path}: use it with droprl.load_policy({str(path)!r}).act(observation)")

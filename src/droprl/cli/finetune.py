@@ -32,7 +32,7 @@ class FinetuneOptions:
     budget: int
     """Environment steps for each seed. It is never exceeded: an episode that may not fit is not started."""
     rounds: int | None = None
-    """Episodes for each candidate; their mean counts. By default as many as the budget allows; the paper uses 1."""
+    """Episodes for each checkpoint and k; their mean counts. By default as many as the budget allows."""
     max_ascent_steps: int = 50
     """K_max: the embedding level tries 0 … K_max ascent steps."""
     online_share: float = 0.5

@@ -1,13 +1,12 @@
-"""What a sequence model reads: the last K steps of an episode up to any of its rows, gathered on the device.
+"""Windows of the data: rows around one row, before it and after it, and never of another episode.
 
-Rows stay flat, as in `transitions`; beside each stands the row where its episode begins, so that no window reaches
-into the episode before it. What is missing in front of an early row is padding, and says so in `valid`.
+A method that looks back (dt) takes the rows up to the one drawn. A method that plans ahead takes the rows from it on.
+What is missing in front of an episode's first row or behind its last is padding, and `valid` says so.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,109 +14,81 @@ import numpy as np
 from jax import Array
 
 from droprl.data.dataset import Dataset
-from droprl.data.paging import in_pieces
-from droprl.data.returns import discounted_returns, returns_by_block
-from droprl.data.scaling import Scaling
+from droprl.data.rewards import Treatment
+from droprl.data.rows import Column, Recipe, Rows, rows_of
+from droprl.data.scaling import fit_scaling
+from droprl.data.transitions import Places, Prepared, Spec
 
 PROBE_WINDOWS = 256
 
 
 class Window(NamedTuple):
-    """K steps, the last one last; of a batch, every field has the window as its first axis."""
+    """K steps in their order; in a batch, every field has the window as its first axis."""
 
-    returns_to_go: Array  # (K,) what the episode earned from each step on, undiscounted and scaled
+    returns_to_go: Array  # (K,) what the episode earned from each step on, discounted and treated
     observations: Array  # (K, observation_size)
     actions: Array  # (K, action_size)
     steps: Array  # (K,) the episode's clock: 0 at its first step
-    valid: Array  # (K,) False where the episode had not begun: the other fields mean nothing there
+    valid: Array  # (K,) False outside the episode: the other fields mean nothing there
 
 
 class Windows(NamedTuple):
-    """The table on the device."""
+    """The windows around all rows."""
 
-    returns_to_go: Array  # (T,)
-    observations: Array  # (T, ·)
-    actions: Array  # (T, ·)
-    begin: Array  # (T,) the first row of the row's episode
-    offsets: Array  # (K,) 1 − K … 0: an array, so that K is a shape and not a traced number
+    rows: Rows
+    offsets: Column  # (K,) from −back to ahead: an array, so that K is a shape and not a traced number
 
-    def take(self, last: Array) -> Window:
-        """The windows that end at these rows."""
-        begin = self.begin[last][:, None]
-        rows = last[:, None] + self.offsets
-        inside = jnp.maximum(rows, begin)  # padding looks up the episode's own first row, never another episode's
-        return Window(
-            returns_to_go=self.returns_to_go[inside],
-            observations=self.observations[inside],
-            actions=self.actions[inside],
-            steps=inside - begin,
-            valid=rows >= begin,
-        )
+    def draw(self, key: jax.Array, size: int) -> Places:
+        """Every row of the data is drawn equally often."""
+        return Places(jax.random.randint(key, (size,), 0, self.rows.n_places))
 
-    def draw(self, key: jax.Array, size: int) -> Array:
-        """Every row of the data is equally often the last of a window."""
-        return jax.random.randint(key, (size,), 0, self.begin.shape[0])
-
-    def gather(self, drawn: Array) -> Window:
-        return self.take(drawn)
-
-    def sample(self, key: jax.Array, size: int) -> Window:
-        return self.take(self.draw(key, size))
-
-
-@dataclass(frozen=True, eq=False)
-class WindowsOnDisk:
-    """The same windows looked up in columns on the disk; what each step's return to go is stays in memory."""
-
-    dataset: Dataset
-    scaling: Scaling
-    context: int  # K
-    returns_to_go: np.ndarray  # (T,) scaled
-
-    def draw(self, key: jax.Array, size: int) -> Array:
-        return jax.random.randint(key, (size,), 0, self.dataset.n_steps)
-
-    def gather(self, drawn: Array) -> Window:
-        """What `Windows` holds for these rows, as NumPy arrays of any shape."""
-        found: Window = in_pieces(self.dataset, self._look_up, drawn)
+    def gather(self, places: Places) -> Window:
+        found: Window = self.rows.read(self._look_up, places)
         return found
 
-    def _look_up(self, drawn: Array) -> Window:
-        last = np.asarray(drawn)
-        begin = self.dataset.bounds[np.searchsorted(self.dataset.bounds, last, side="right") - 1][..., None]
-        rows = last[..., None] + np.arange(1 - self.context, 1)
-        inside = np.maximum(rows, begin)
-        observations, actions = np.asarray(self.dataset.observations), np.asarray(self.dataset.actions)
-        columns: dict[str, Any] = {
-            "returns_to_go": self.returns_to_go[inside],
-            "observations": self.scaling.observations_in(observations.take(inside, axis=0)),
-            "actions": self.scaling.actions_in(actions.take(inside, axis=0)),
-            "steps": (inside - begin).astype(np.int32),
-            "valid": rows >= begin,
-        }
-        return Window(**columns)
+    def _look_up(self, places: Places) -> Window:
+        row = self.rows.at(places.step)
+        first, last = (border[..., None] for border in self.rows.episode(row))
+        rows = row[..., None] + self.offsets
+        inside = rows.clip(first, last)  # padding shows the episode's own first or last row, never another episode's
+        return Window(
+            returns_to_go=self.rows.return_to_go(inside),
+            observations=self.rows.observation(inside),
+            actions=self.rows.action(inside),
+            steps=(inside - first).astype(np.int32),
+            valid=rows == inside,
+        )
 
     def sample(self, key: jax.Array, size: int) -> Window:
         return self.gather(self.draw(key, size))
 
+    def over(self, rows: Rows) -> Windows:
+        """The same layout over other rows."""
+        return Windows(rows, self.offsets)
 
-def disk_windows(dataset: Dataset, scaling: Scaling, context: int, return_scale: float) -> WindowsOnDisk:
-    parts = [(to_go / return_scale).astype(np.float32) for _, to_go in returns_by_block(dataset, 1.0)]
-    return WindowsOnDisk(dataset, scaling, context, np.concatenate(parts))
 
+def prepare_windows(
+    dataset: Dataset,
+    *,
+    back: int = 0,
+    ahead: int = 0,
+    discount: float = 1.0,
+    rewards: Treatment | None = None,
+    normalize_observations: bool = True,
+) -> Prepared[Windows]:
+    """Windows of `back` rows before each row, the row itself, and `ahead` rows after it.
 
-def window_table(dataset: Dataset, scaling: Scaling, context: int, return_scale: float) -> Windows:
-    begin = np.repeat(dataset.bounds[:-1], dataset.lengths)
-    return Windows(
-        returns_to_go=jnp.asarray((discounted_returns(dataset, 1.0) / return_scale).astype(np.float32)),
-        observations=jnp.asarray(scaling.observations_in(dataset.observations)),
-        actions=jnp.asarray(scaling.actions_in(dataset.actions)),
-        begin=jnp.asarray(begin.astype(np.int32)),
-        offsets=jnp.arange(1 - context, 1, dtype=jnp.int32),
+    `rewards` is what `Rewards(…).treatment(dataset, discount)` says, or what an algorithm keeps in its settings because
+    its policy needs it too; rewards stay as they are unless it is given.
+    """
+    scaling = fit_scaling(dataset, normalize_observations)
+    recipe = Recipe(scaling, rewards or Treatment(), discount, episodes=True)
+    offsets = np.arange(-back, ahead + 1, dtype=np.int32)
+    windows = Windows(rows_of(dataset, recipe), offsets if dataset.on_disk else jnp.asarray(offsets))
+    looked_at = np.random.default_rng(0).integers(0, dataset.n_steps, PROBE_WINDOWS).astype(np.int32)
+    return Prepared(
+        spec=Spec(dataset.observation_size, dataset.action_size),
+        recipe=recipe,
+        transitions=windows,
+        probe=jax.tree.map(jnp.asarray, windows.gather(Places(looked_at))),
     )
-
-
-def probe_windows(table: Windows | WindowsOnDisk) -> Window:
-    """A fixed look at the data for the diagnostics."""
-    rows = np.random.default_rng(0).integers(0, len(table.returns_to_go), PROBE_WINDOWS)
-    return jax.tree.map(jnp.asarray, table.gather(jnp.asarray(rows, jnp.int32)))

@@ -1,4 +1,4 @@
-"""Shipping a policy: as one ONNX file that acts, and adapts, with no JAX, or as a service."""
+"""Shipping a policy: as one ONNX file that acts and adapts without JAX, or as an HTTP service."""
 
 from droprl.deploy.onnx_file import Exported, export_onnx
 

@@ -1,4 +1,4 @@
-"""JAX's primitives that work number by number, in ONNX's operators."""
+"""JAX's elementwise primitives as ONNX operators."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from droprl.deploy.graph import Graph, Shape, Tensor, is_number
 from droprl.errors import DropError
 
-ALIKE = {
+SAME_OPERATOR = {
     "add": "Add",
     "add_any": "Add",
     "sub": "Sub",
@@ -35,26 +35,26 @@ ALIKE = {
     "copy": "Identity",
     "stop_gradient": "Identity",
 }
-OF_TRUTHS = {"and": "And", "or": "Or", "not": "Not"}
+LOGICAL = {"and": "And", "or": "Or", "not": "Not"}
 COMPOSED = ("square", "integer_pow", "rsqrt", "ne", "rem", "clamp", "select_n", "convert_element_type")
 
 
 def is_elementwise(equation: Any, inputs: Sequence[Tensor]) -> bool:
     name = equation.primitive.name
-    return name in ALIKE or name in COMPOSED or (name in OF_TRUTHS and inputs[0].dtype == bool)
+    return name in SAME_OPERATOR or name in COMPOSED or (name in LOGICAL and inputs[0].dtype == bool)
 
 
-def number_by_number(graph: Graph, equation: Any, inputs: Sequence[Tensor]) -> Tensor:
-    """What repeats itself in all inputs goes on doing so, and is computed once."""
+def translate_elementwise(graph: Graph, equation: Any, inputs: Sequence[Tensor]) -> Tensor:
+    """If all inputs repeat along an axis, so does the result: it is computed once."""
     name, parameters, aval = equation.primitive.name, equation.params, equation.outvars[0].aval
-    held = held_together([tensor for tensor in inputs if tensor.shape], len(aval.shape))
+    compact = shared_compact([tensor for tensor in inputs if tensor.shape], len(aval.shape))
     constants = [tensor.constant for tensor in inputs if tensor.constant is not None]
     if len(constants) == len(inputs):
         content = equation.primitive.bind(*np.broadcast_arrays(*constants), **parameters)
-        return graph.constant(np.asarray(content).reshape(held), aval.shape)
+        return graph.constant(np.asarray(content).reshape(compact), aval.shape)
 
     def node(operator: str, *tensors: Tensor, dtype: Any = aval.dtype, **attributes: Any) -> Tensor:
-        return graph.one(operator, tensors, aval.shape, dtype, held, **attributes)
+        return graph.one(operator, tensors, aval.shape, dtype, compact, **attributes)
 
     x = inputs[0]
     match name:
@@ -69,31 +69,32 @@ def number_by_number(graph: Graph, equation: Any, inputs: Sequence[Tensor]) -> T
         case "ne":
             return node("Not", node("Equal", *inputs))
         case "rem":
-            return node("Mod", *inputs, fmod=1)  # C's, as lax has it: the sign is the dividend's
+            return node("Mod", *inputs, fmod=1)  # as in C and in lax: the sign is that of the dividend
         case "clamp":
             return node("Min", node("Max", inputs[1], x), inputs[2])
         case "convert_element_type":
             return graph.cast(x, aval.dtype)
         case "select_n":
-            return _selected(aval.shape, held, inputs, node)
+            return _selected(aval.shape, compact, inputs, node)
         case _:
-            return node(ALIKE.get(name) or OF_TRUTHS[name], *inputs)
+            return node(SAME_OPERATOR.get(name) or LOGICAL[name], *inputs)
 
 
-def held_together(tensors: Sequence[Tensor], rank: int) -> Shape:
+def shared_compact(tensors: Sequence[Tensor], rank: int) -> Shape:
+    """The compact shape of a result of these tensors: an axis is 1 if they all repeat along it."""
     found = []
     for axis in range(rank):
-        sizes = [tensor.held[axis] for tensor in tensors]
+        sizes = [tensor.compact[axis] for tensor in tensors]
         found.append(next((size for size in sizes if not (is_number(size) and size == 1)), 1))
     return tuple(found)
 
 
-def _selected(shape: Shape, held: Shape, inputs: Sequence[Tensor], node: Callable[..., Tensor]) -> Tensor:
+def _selected(shape: Shape, compact: Shape, inputs: Sequence[Tensor], node: Callable[..., Tensor]) -> Tensor:
     which, *cases = inputs
     if len(cases) != 2 or which.dtype != bool:
         raise DropError("the policy selects among more than two arrays: it cannot be exported")
     if which.constant is not None and which.constant.all() == which.constant.any():
         chosen = cases[int(which.constant.all())]
-        if chosen.held == held:
+        if chosen.compact == compact:
             return chosen.repeated_to(shape)
     return node("Where", which, cases[1], cases[0])

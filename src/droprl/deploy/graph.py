@@ -1,8 +1,8 @@
-"""An ONNX graph in the making: tensors, constants, nodes and branches. Nothing here knows of policies or JAX programs.
+"""An ONNX graph under construction: tensors, constants, nodes and branches. It knows nothing of policies or JAX.
 
-Two habits keep the graph small. A tensor that only repeats itself is not written out: `held` is the shape it really
-has, with a 1 where `shape` has more, and ONNX repeats it where it meets another. And a node that was made before is not
-made again, so that what all steps of an ascent read is there once.
+Two habits keep the graph small. A tensor that repeats along an axis is not written out: `compact` is the shape it
+really has, with a 1 where `shape` has more. ONNX repeats it when it meets another tensor. And no node is made twice,
+so what all steps of an ascent read exists once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from droprl.errors import DropError
 from droprl.files.seals import digest
 
 OPSET, IR_VERSION = 18, 9
-WORTH_A_NODE = 1024  # numbers in a constant: from here on its transpose is left to the runtime, not stored beside it
+WORTH_A_NODE = 1024  # a constant with at least this many numbers is transposed by a node, not stored a second time
 Shape = tuple[Any, ...]  # numbers, and the symbol of the batch
 
 
@@ -28,14 +28,14 @@ Shape = tuple[Any, ...]  # numbers, and the symbol of the batch
 class Tensor:
     shape: Shape
     dtype: np.dtype
-    held: Shape
+    compact: Shape
     name: str = ""
-    constant: np.ndarray | None = None  # what it holds, where that is known
-    turned: tuple[Tensor, tuple[int, ...]] | None = None  # the tensor that it is a transpose of, and its axes' order
-    flat: Tensor | None = None  # the tensor that it is a reshape of
+    constant: np.ndarray | None = None  # its content, if that is known
+    transpose_of: tuple[Tensor, tuple[int, ...]] | None = None  # another tensor, and the order of its axes here
+    reshape_of: Tensor | None = None  # another tensor
 
     def repeated_to(self, shape: Shape) -> Tensor:
-        return self if shape == self.shape else replace(self, shape=shape, turned=None)
+        return self if shape == self.shape else replace(self, shape=shape, transpose_of=None)
 
 
 @dataclass
@@ -49,7 +49,7 @@ class Node:
 
 @dataclass
 class Scope:
-    """Nodes of the whole graph, or of a branch: those of a branch also see what stands around it."""
+    """The nodes of the whole graph or of a branch. Nodes of a branch also see the tensors of the scopes around it."""
 
     nodes: list[Node] = field(default_factory=list)
     made: dict[Any, list[Tensor]] = field(default_factory=dict)
@@ -62,13 +62,13 @@ def is_number(dim: Any) -> bool:
 
 class Graph:
     def __init__(self, batch: Any) -> None:
-        """`batch` is the symbol for a number of rows that is not known yet; the first input has it as first axis."""
+        """`batch` is the symbol for a number of rows that is not known yet. It is the first axis of the first input."""
         self._batch = batch
         self._inputs: list[Tensor] = []
         self._constants: dict[str, np.ndarray] = {}
         self._constant_names: dict[Any, str] = {}
         self._seen: dict[int, tuple[np.ndarray, str]] = {}
-        self._fixed = Scope()  # nodes that read constants alone: a runtime computes them once, when it loads the file
+        self._fixed = Scope()  # nodes that read only constants: a runtime computes them once, when it loads the file
         self._fixed_names: set[str] = set()
         self._scopes = [Scope()]
         self._count = 0
@@ -81,7 +81,7 @@ class Graph:
         return made
 
     def constant(self, content: Any, shape: Shape | None = None) -> Tensor:
-        """`shape`: what it is repeated to, if it is."""
+        """`shape` is given if the content is repeated."""
         array = np.asarray(content)
         return Tensor(array.shape if shape is None else shape, array.dtype, array.shape, constant=array)
 
@@ -93,7 +93,7 @@ class Graph:
         branches: dict[str, Scope] | None = None,
         **attributes: Any,
     ) -> list[Tensor]:
-        """One node. Its outputs are given as tensors without a name, and come back with one."""
+        """One node. Its outputs are passed as tensors without names, and come back with names."""
         names = tuple(self._name_of(tensor) for tensor in inputs)
         key = operator, names, repr(sorted(attributes.items()))
         made = None if branches else next((s.made[key] for s in (self._fixed, *self._scopes) if key in s.made), None)
@@ -112,15 +112,15 @@ class Graph:
         inputs: Sequence[Tensor],
         shape: Shape,
         dtype: Any,
-        held: Shape | None = None,
+        compact: Shape | None = None,
         **attributes: Any,
     ) -> Tensor:
-        like = Tensor(shape, np.dtype(dtype), shape if held is None else held)
+        like = Tensor(shape, np.dtype(dtype), shape if compact is None else compact)
         return self.emit(operator, inputs, [like], **attributes)[0]
 
     @contextmanager
     def branch(self) -> Iterator[Scope]:
-        """What is emitted inside belongs to the branch; its outputs are to be set with `outputs_of`."""
+        """Nodes that are emitted inside belong to the branch. Set its outputs with `outputs_of`."""
         self._scopes.append(Scope())
         try:
             yield self._scopes[-1]
@@ -128,7 +128,7 @@ class Graph:
             self._scopes.pop()
 
     def outputs_of(self, scope: Scope, tensors: Sequence[Tensor]) -> None:
-        """A graph gives out what its own nodes made, and nothing twice: so each gets a node of its own."""
+        """ONNX wants every output of a graph to come from a node in it, and no output twice. So each gets a node."""
         whole = [self.expanded(tensor) for tensor in tensors]
         scope.outputs = [replace(tensor, name=self._fresh("output"), constant=None) for tensor in whole]
         for tensor, output in zip(whole, scope.outputs, strict=True):
@@ -138,7 +138,7 @@ class Graph:
         if tensor.constant is None:
             return tensor.name
         array = tensor.constant
-        if id(array) not in self._seen:  # arrays are kept, so that no other one gets their place in memory
+        if id(array) not in self._seen:  # `_seen` holds the array, so that no other array can get the same id
             key = array.dtype.str, array.shape, digest(array.tobytes())
             name = self._constant_names.setdefault(key, f"constant_{len(self._constants)}")
             self._constants.setdefault(name, array)
@@ -157,44 +157,44 @@ class Graph:
             return tensor
         if tensor.constant is not None:
             return self.constant(tensor.constant.astype(wanted), tensor.shape)
-        return self.one("Cast", [tensor], tensor.shape, wanted, tensor.held, to=_onnx_type(wanted))
+        return self.one("Cast", [tensor], tensor.shape, wanted, tensor.compact, to=_onnx_type(wanted))
 
     def transposed(self, tensor: Tensor, order: Sequence[int]) -> Tensor:
-        if tensor.turned is not None:
-            tensor, inner = tensor.turned
+        if tensor.transpose_of is not None:
+            tensor, inner = tensor.transpose_of
             order = [inner[axis] for axis in order]
         order = tuple(int(axis) for axis in order)
         if order == tuple(range(len(order))):
             return tensor
-        shape, held = (tuple(dims[axis] for axis in order) for dims in (tensor.shape, tensor.held))
+        shape, compact = (tuple(dims[axis] for axis in order) for dims in (tensor.shape, tensor.compact))
         if tensor.constant is not None and tensor.constant.size < WORTH_A_NODE:
             return self.constant(tensor.constant.transpose(order), shape)
-        made = self.one("Transpose", [tensor], shape, tensor.dtype, held, perm=list(order))
-        return replace(made, turned=(tensor, order))
+        made = self.one("Transpose", [tensor], shape, tensor.dtype, compact, perm=list(order))
+        return replace(made, transpose_of=(tensor, order))
 
-    def reshaped(self, tensor: Tensor, shape: Shape, held: Shape | None = None) -> Tensor:
-        """`held` is given where the tensor goes on repeating itself; else it is written out first."""
-        if held is None:
-            tensor, held = self.expanded(tensor), shape
-        tensor = tensor.flat or tensor
-        if tensor.held == held:
+    def reshaped(self, tensor: Tensor, shape: Shape, compact: Shape | None = None) -> Tensor:
+        """`compact` is given if the result repeats too. Otherwise the tensor is written out first."""
+        if compact is None:
+            tensor, compact = self.expanded(tensor), shape
+        tensor = tensor.reshape_of or tensor
+        if tensor.compact == compact:
             return tensor.repeated_to(shape)
         if tensor.constant is not None:
-            return self.constant(tensor.constant.reshape(held), shape)
-        if sum(not is_number(dim) for dim in held) > 1:
-            raise DropError(f"a shape of {held} cannot be exported: more than one of its sizes is open")
-        sizes = self.constant(np.array([dim if is_number(dim) else -1 for dim in held], np.int64))
-        return replace(self.one("Reshape", [tensor, sizes], shape, tensor.dtype, held), flat=tensor)
+            return self.constant(tensor.constant.reshape(compact), shape)
+        if sum(not is_number(dim) for dim in compact) > 1:
+            raise DropError(f"a shape of {compact} cannot be exported: more than one of its sizes is not known yet")
+        sizes = self.constant(np.array([dim if is_number(dim) else -1 for dim in compact], np.int64))
+        return replace(self.one("Reshape", [tensor, sizes], shape, tensor.dtype, compact), reshape_of=tensor)
 
     def expanded(self, tensor: Tensor, axes: Collection[int] | None = None) -> Tensor:
-        """With its repetitions written out, those along some axes or all."""
+        """The tensor with its repetitions written out, along the given axes or along all."""
         wanted = range(len(tensor.shape)) if axes is None else axes
-        held = tuple(tensor.shape[i] if i in wanted else dim for i, dim in enumerate(tensor.held))
-        if held == tensor.held:
+        compact = tuple(tensor.shape[i] if i in wanted else dim for i, dim in enumerate(tensor.compact))
+        if compact == tensor.compact:
             return tensor
-        if tensor.constant is not None and all(is_number(dim) for dim in held):
-            return self.constant(np.broadcast_to(tensor.constant, held), tensor.shape)
-        return self.one("Expand", [tensor, self._sizes(held)], tensor.shape, tensor.dtype, held)
+        if tensor.constant is not None and all(is_number(dim) for dim in compact):
+            return self.constant(np.broadcast_to(tensor.constant, compact), tensor.shape)
+        return self.one("Expand", [tensor, self._sizes(compact)], tensor.shape, tensor.dtype, compact)
 
     def _sizes(self, shape: Shape) -> Tensor:
         """The shape as a tensor, for a batch that is not known yet."""
@@ -235,8 +235,8 @@ class Graph:
 
 
 def _needed(scope: Scope) -> tuple[list[Node], set[str]]:
-    """The nodes that its outputs come from, and every name that they read."""
-    read, kept = {tensor.name for tensor in scope.outputs}, []
+    """The nodes that the scope's outputs depend on, and every name that these nodes read."""
+    read, needed = {tensor.name for tensor in scope.outputs}, []
     for node in reversed(scope.nodes):
         if read.isdisjoint(tensor.name for tensor in node.outputs):
             continue
@@ -244,8 +244,8 @@ def _needed(scope: Scope) -> tuple[list[Node], set[str]]:
             branch.nodes, inside = _needed(branch)
             read |= inside
         read |= set(node.inputs)
-        kept.append(node)
-    return kept[::-1], read
+        needed.append(node)
+    return needed[::-1], read
 
 
 def _to_onnx(node: Node, renamed: dict[str, str]) -> onnx.NodeProto:
@@ -264,9 +264,9 @@ def _to_onnx(node: Node, renamed: dict[str, str]) -> onnx.NodeProto:
 
 
 def _insides(nodes: Sequence[Node], outputs: Collection[str]) -> list[onnx.ValueInfoProto]:
-    """Shapes of what lies between: onnxruntime plans its memory by them, and without them for minutes."""
+    """The shapes of tensors inside the graph. onnxruntime plans its memory with them; without them it takes minutes."""
     tensors = [tensor for node in nodes for tensor in node.outputs]
-    return [_described(replace(tensor, shape=tensor.held)) for tensor in tensors if tensor.name not in outputs]
+    return [_described(replace(tensor, shape=tensor.compact)) for tensor in tensors if tensor.name not in outputs]
 
 
 def _described(tensor: Tensor) -> onnx.ValueInfoProto:

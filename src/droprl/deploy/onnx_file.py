@@ -1,6 +1,6 @@
-"""A policy as one ONNX file: the whole step, test-time ascent included, for any runtime of that format and no JAX.
+"""A policy as one ONNX file: the whole step, test-time ascent included. Any ONNX runtime can play it, without JAX.
 
-The file is compared with the policy before it gets its name.
+The file is compared with the policy before it is written.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from droprl.files.storage import write_bytes
 from droprl.loaded import LoadedPolicy
 from droprl.version import __version__
 
-EPISODES, STEPS, MOST_STEPS = 64, 3, 12  # of the comparison
+EPISODES, STEPS, MOST_STEPS = 64, 3, 12  # in the comparison
 
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written, and how far its actions were from the policy's at the states that were tried."""
+    """The file that was written, and how far its actions were from the policy's in the comparison."""
 
     path: Path
     """The file."""
@@ -48,19 +48,19 @@ class Exported:
 
 @dataclass(frozen=True)
 class Translated:
-    """A policy's file that has been compared, and is not yet on the disk."""
+    """A policy's file that has passed the comparison and is not yet on the disk."""
 
     file: Path
     content: bytes
     program: FileProgram
     found: Agreement
 
-    def held(self) -> AbstractContextManager[None]:
-        """The right to write it: of two processes that export to one place the second is refused."""
+    def lock(self) -> AbstractContextManager[None]:
+        """The right to write the file. If two processes export to the same place, the second one is refused."""
         return locked(self.file.parent, f".{self.file.name}.lock", f"exporting {self.file.name}", passing=True)
 
     def write(self) -> Exported:
-        """Whole or not at all; to be called while it is `held`."""
+        """Write the whole file or nothing. Call this while you hold the `lock`."""
         write_bytes(self.file, self.content)
         names, size = (tuple(self.program.inputs), self.program.outputs), len(self.content)
         return Exported(self.file, size, *names, self.found.largest, digest(self.content))
@@ -69,12 +69,12 @@ class Translated:
 def export_onnx(policy: LoadedPolicy, path: str | Path) -> Exported:
     """Write a policy as one ONNX file, with its search for z inside. If it acts unlike the policy, write nothing."""
     translated = translate_policy(policy, path)
-    with translated.held():
+    with translated.lock():
         return translated.write()
 
 
 def translate_policy(policy: LoadedPolicy, path: str | Path) -> Translated:
-    """All that can be refused is refused here, before anything is written."""
+    """Every refusal happens here, before anything is written."""
     file = Path(path)
     if file.is_dir():
         raise DropError(f"{file}: is a folder: give the name of a file")
@@ -106,7 +106,7 @@ def to_onnx(program: FileProgram, facts: dict[str, str]) -> bytes:
 
 
 def metadata(policy: LoadedPolicy, program: FileProgram) -> dict[str, str]:
-    """What someone who has only the file wants to know: names to text, JSON where it is more than a word."""
+    """What someone who has only the file wants to know. Values are text; those of more than one word are JSON."""
     origin, search = policy.origin, policy.search
     facts: dict[str, Any] = {
         "droprl": __version__,
@@ -130,7 +130,7 @@ def metadata(policy: LoadedPolicy, program: FileProgram) -> dict[str, str]:
 
 
 def _row(first: np.ndarray) -> dict[str, Any]:
-    """Of an input that is memory: its shape after the batch, its type, and what number a new episode fills it with."""
+    """An input that is memory: its shape after the batch, its type, and the number that fills it in a new episode."""
     if first.size and np.any(first != first.flat[0]):
         raise DropError("an episode's memory does not begin with one number throughout: it cannot be exported")
     return {"shape": first.shape, "type": str(first.dtype), "start": first.flat[0].item() if first.size else 0}
@@ -152,14 +152,14 @@ def _compared(policy: LoadedPolicy, program: FileProgram, content: bytes) -> Agr
     found = agreement(policy, program, file, _made_up(policy))
     if found.wrong:
         raise DropError(
-            f"the ONNX file would not act as the policy does ({found.wrong}), and was not written: please report this, "
-            "with the run's config.json"
+            f"the ONNX file would not act as the policy does ({found.wrong}), so it was not written: please report "
+            "this, with the run's config.json"
         )
     return found
 
 
 def _made_up(policy: LoadedPolicy) -> Iterator[np.ndarray]:
-    """States that look like the data's, for so many steps that z is inferred a second time."""
+    """States that look like the data's, for enough steps that z is inferred a second time."""
     rng, scaling, shape = np.random.default_rng(0), policy.scaling, (EPISODES, policy.spec.observation_size)
     for _ in range(min(max(STEPS, policy.traits.interval + 1), MOST_STEPS)):
         noise = rng.normal(size=shape) * np.asarray(scaling.observation_std)
@@ -167,4 +167,4 @@ def _made_up(policy: LoadedPolicy) -> Iterator[np.ndarray]:
 
 
 def _not_installed(error: ImportError) -> DropError:
-    return DropError(f"ONNX export needs what is not installed ({error}): pip install 'droprl[onnx]'")
+    return DropError(f"ONNX export needs packages that are not installed ({error}): pip install 'droprl[onnx]'")

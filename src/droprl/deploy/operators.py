@@ -1,4 +1,4 @@
-"""JAX's primitives in ONNX's operators, one rule a primitive: shapes, reductions, products, look-ups."""
+"""JAX's primitives as ONNX operators, with one rule for each primitive: shapes, reductions, products, look-ups."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from droprl.deploy.elementwise import held_together
+from droprl.deploy.elementwise import shared_compact
 from droprl.deploy.graph import Graph, Shape, Tensor, is_number
 from droprl.errors import DropError
 
@@ -18,12 +18,12 @@ Rule = Callable[..., "Tensor | list[Tensor]"]
 
 
 def _broadcast(graph: Graph, equation: Any, x: Tensor, *_: Tensor) -> Tensor:
-    """Nothing is repeated yet: only the axes are put in their places."""
+    """Nothing is repeated here. Only the axes get their new places."""
     shape = equation.outvars[0].aval.shape
-    held: list[Any] = [1] * len(shape)
+    compact: list[Any] = [1] * len(shape)
     for axis, place in enumerate(equation.params["broadcast_dimensions"]):
-        held[place] = x.held[axis]
-    return graph.reshaped(x, shape, tuple(held))
+        compact[place] = x.compact[axis]
+    return graph.reshaped(x, shape, tuple(compact))
 
 
 def _reshape(graph: Graph, equation: Any, x: Tensor, *_: Tensor) -> Tensor:
@@ -54,13 +54,13 @@ def _cut(graph: Graph, x: Tensor, axis: int, start: int, stop: Any) -> Tensor:
     if not is_number(stop):
         raise DropError("the policy takes a part of its batch: it cannot be exported")
     shape = (*x.shape[:axis], stop - start, *x.shape[axis + 1 :])
-    if x.held[axis] != x.shape[axis]:
-        return x.repeated_to(shape)  # a part of a repetition is a shorter one
-    held = (*x.held[:axis], stop - start, *x.held[axis + 1 :])
+    if x.compact[axis] != x.shape[axis]:
+        return x.repeated_to(shape)  # a part of a repetition is a shorter repetition
+    compact = (*x.compact[:axis], stop - start, *x.compact[axis + 1 :])
     if x.constant is not None:
         return graph.constant(x.constant[(slice(None),) * axis + (slice(start, stop),)], shape)
     numbers = [graph.constant(np.array([number], np.int64)) for number in (start, stop, axis)]
-    return graph.one("Slice", [x, *numbers], shape, x.dtype, held)
+    return graph.one("Slice", [x, *numbers], shape, x.dtype, compact)
 
 
 def _split(graph: Graph, equation: Any, x: Tensor) -> list[Tensor]:
@@ -70,7 +70,7 @@ def _split(graph: Graph, equation: Any, x: Tensor) -> list[Tensor]:
 
 
 def _concatenate(graph: Graph, equation: Any, *parts: Tensor) -> Tensor:
-    """Along the other axes what repeats itself in all parts goes on doing so."""
+    """If all parts repeat along one of the other axes, so does the result."""
     axis, aval = equation.params["dimension"], equation.outvars[0].aval
     return _joined(graph, list(parts), axis, aval.shape)
 
@@ -78,23 +78,23 @@ def _concatenate(graph: Graph, equation: Any, *parts: Tensor) -> Tensor:
 def _stack(graph: Graph, equation: Any, *parts: Tensor) -> Tensor:
     axis, shape = equation.params["axis"], equation.outvars[0].aval.shape
     row = (*shape[:axis], 1, *shape[axis + 1 :])
-    rows = [graph.reshaped(part, row, (*part.held[:axis], 1, *part.held[axis:])) for part in parts]
+    rows = [graph.reshaped(part, row, (*part.compact[:axis], 1, *part.compact[axis:])) for part in parts]
     return _joined(graph, rows, axis, shape)
 
 
 def _joined(graph: Graph, parts: list[Tensor], axis: int, shape: Shape) -> Tensor:
-    together = held_together(parts, len(shape))
+    together = shared_compact(parts, len(shape))
     axes = {axis} | {i for i, dim in enumerate(together) if dim == shape[i]}
     whole = [graph.expanded(part, axes) for part in parts]
-    held = tuple(shape[i] if i in axes else dim for i, dim in enumerate(together))
+    compact = tuple(shape[i] if i in axes else dim for i, dim in enumerate(together))
     constants = [part.constant for part in whole if part.constant is not None]
     if len(constants) == len(whole):
         return graph.constant(np.concatenate(constants, axis), shape)
-    return graph.one("Concat", whole, shape, whole[0].dtype, held, axis=int(axis))
+    return graph.one("Concat", whole, shape, whole[0].dtype, compact, axis=int(axis))
 
 
 def _pad(graph: Graph, equation: Any, x: Tensor, filler: Tensor) -> Tensor:
-    """As a derivative of slices and concatenations has it: rows before and behind, never between."""
+    """A derivative of slices and concatenations pads before the rows and behind them, never between."""
     config = equation.params["padding_config"]
     if any(between or min(before, behind) < 0 for before, behind, between in config):
         raise DropError("the policy pads an array between its rows: it cannot be exported")
@@ -115,8 +115,8 @@ def _reduction(operator: str) -> Rule:
     def rule(graph: Graph, equation: Any, x: Tensor) -> Tensor:
         axes, shape = [int(axis) for axis in equation.params["axes"]], equation.outvars[0].aval.shape
         x = graph.expanded(x, axes)
-        if any(x.shape[axis] != 1 for axis in axes):  # what it is reduced to keeps its axes: often they are wanted back
-            ones = (tuple(1 if i in axes else dim for i, dim in enumerate(dims)) for dims in (x.shape, x.held))
+        if any(x.shape[axis] != 1 for axis in axes):  # the reduced axes stay, with size 1: often they are needed again
+            ones = (tuple(1 if i in axes else dim for i, dim in enumerate(dims)) for dims in (x.shape, x.compact))
             x = graph.one(operator, [x, _indices(graph, axes)], next(ones), x.dtype, next(ones), keepdims=1)
         return _without(graph, x, axes, shape)
 
@@ -124,13 +124,13 @@ def _reduction(operator: str) -> Rule:
 
 
 def _any(graph: Graph, equation: Any, x: Tensor) -> Tensor:
-    """A repetition holds something true if what is repeated does."""
+    """A repetition need not be written out for this: it holds a true value if the repeated part does."""
     axes, shape = [int(axis) for axis in equation.params["axes"]], equation.outvars[0].aval.shape
-    held = tuple(dim for axis, dim in enumerate(x.held) if axis not in axes)
+    compact = tuple(dim for axis, dim in enumerate(x.compact) if axis not in axes)
     if x.constant is not None:
         return graph.constant(x.constant.any(axis=tuple(axes)), shape)
     numbers = graph.cast(x, np.int32)
-    most = graph.one("ReduceMax", [numbers, _indices(graph, axes)], shape, np.int32, held, keepdims=0)
+    most = graph.one("ReduceMax", [numbers, _indices(graph, axes)], shape, np.int32, compact, keepdims=0)
     return graph.cast(most, bool)
 
 
@@ -187,21 +187,21 @@ def _matrix_product(
     free: Sequence[int],
     summed: Sequence[int],
 ) -> Tensor:
-    """Of any number of rows with one matrix: the axes (x_free, free)."""
+    """The product of any number of rows with one matrix. The result has the axes (x_free, free)."""
     x = graph.transposed(graph.expanded(x, x_summed), (*x_free, *x_summed))
     weights = graph.transposed(graph.expanded(weights), (*summed, *free))
-    if not free:  # onnxruntime 1.31 fuses a transpose with the product by a vector to something else
+    if not free:  # onnxruntime 1.31 fuses a transpose and a product with a vector, and the result is wrong
         column = graph.reshaped(weights, (*weights.shape, 1))
         product = _matrix_product(graph, x, range(len(x_free)), [len(x_free)], column, [1], [0])
         return _without(graph, product, [len(x_free)], x.shape[:-1])
-    shape, held = ((*dims[:-1], *weights.shape[1:]) for dims in (x.shape, x.held))
+    shape, compact = ((*dims[:-1], *weights.shape[1:]) for dims in (x.shape, x.compact))
     if x.constant is not None and weights.constant is not None:
         return graph.constant(x.constant @ weights.constant, shape)
-    return graph.one("MatMul", [x, weights], shape, x.dtype, held)
+    return graph.one("MatMul", [x, weights], shape, x.dtype, compact)
 
 
 def _product(dims: Sequence[Any]) -> Any:
-    """Of the symbol of a batch too, which numpy does not multiply."""
+    """The product of sizes. One may be the symbol of the batch, which NumPy cannot multiply."""
     total: Any = 1
     for dim in dims:
         total = total * dim
@@ -212,7 +212,7 @@ def _product(dims: Sequence[Any]) -> Any:
 
 
 def _gather(graph: Graph, equation: Any, x: Tensor, indices: Tensor) -> Tensor:
-    """A part at places that are known; or rows of one axis, all of each; or a row of every batch entry's own array."""
+    """A part at known places; or whole rows along one axis; or one row for each batch entry, from its own array."""
     numbers, sizes = equation.params["dimension_numbers"], equation.params["slice_sizes"]
     searched, batch = numbers.start_index_map, numbers.operand_batching_dims
     if indices.constant is not None and indices.constant.size == len(searched) and not batch:
@@ -236,39 +236,39 @@ def _gather(graph: Graph, equation: Any, x: Tensor, indices: Tensor) -> Tensor:
 
 def _rows(graph: Graph, equation: Any, x: Tensor, places: Tensor, axis: int) -> Tensor:
     numbers, aval = equation.params["dimension_numbers"], equation.outvars[0].aval
-    looked = places.shape[:-1]
-    before = () if numbers.operand_batching_dims else x.shape[:axis]  # a batch is part of the places
-    shape = (*before, *looked, *x.shape[axis + 1 :])
+    of_indices = places.shape[:-1]
+    before = () if numbers.operand_batching_dims else x.shape[:axis]  # the axes of a batch belong to the places
+    shape = (*before, *of_indices, *x.shape[axis + 1 :])
     if numbers.operand_batching_dims:
         found = graph.one("GatherND", [x, places], shape, x.dtype, batch_dims=axis)
     else:
-        found = graph.one("Gather", [x, graph.reshaped(places, looked)], shape, x.dtype, axis=axis)
-    of_rows = iter([*range(len(before)), *range(len(before) + len(looked), len(shape))])
-    of_places = iter(range(len(before), len(before) + len(looked)))
-    kept = [i for i in range(len(x.shape)) if i not in numbers.operand_batching_dims]
-    kept = [i for i in kept if i not in numbers.collapsed_slice_dims]
-    order = []  # a row that is not collapsed leaves an axis of one behind, which the reshape puts in
+        found = graph.one("Gather", [x, graph.reshaped(places, of_indices)], shape, x.dtype, axis=axis)
+    row_axes = iter([*range(len(before)), *range(len(before) + len(of_indices), len(shape))])
+    place_axes = iter(range(len(before), len(before) + len(of_indices)))
+    remaining = [i for i in range(len(x.shape)) if i not in numbers.operand_batching_dims]
+    remaining = [i for i in remaining if i not in numbers.collapsed_slice_dims]
+    order = []  # if the row's own axis is not collapsed, it has size 1, and the reshape adds it
     for place in range(len(aval.shape)):
         if place not in numbers.offset_dims:
-            order.append(next(of_places))
-        elif kept.pop(0) != axis:
-            order.append(next(of_rows))
+            order.append(next(place_axes))
+        elif remaining.pop(0) != axis:
+            order.append(next(row_axes))
     return graph.reshaped(graph.transposed(found, order), aval.shape)
 
 
 def _without(graph: Graph, x: Tensor, axes: Sequence[int], shape: Shape) -> Tensor:
-    return graph.reshaped(x, shape, tuple(dim for axis, dim in enumerate(x.held) if axis not in axes))
+    return graph.reshaped(x, shape, tuple(dim for axis, dim in enumerate(x.compact) if axis not in axes))
 
 
 def _scatter(graph: Graph, equation: Any, x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
-    """One row of one axis, at a place that is known, takes other values or has them added."""
+    """One row along one axis, at a known place, gets other values, or other values are added to it."""
     numbers = equation.params["dimension_numbers"]
     axes = tuple(numbers.scatter_dims_to_operand_dims)
     if len(axes) != 1 or tuple(numbers.inserted_window_dims) != axes or indices.constant is None:
         raise DropError("the policy writes into several places of an array: it cannot be exported")
     axis, at = int(axes[0]), int(indices.constant.item())
     shape = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
-    row = graph.reshaped(updates, shape, (*updates.held[:axis], 1, *updates.held[axis:]))
+    row = graph.reshaped(updates, shape, (*updates.compact[:axis], 1, *updates.compact[axis:]))
     if equation.primitive.name == "scatter-add":
         row = graph.one("Add", [graph.expanded(_cut(graph, x, axis, at, at + 1)), row], shape, x.dtype)
     ends = [_cut(graph, x, axis, 0, at), row, _cut(graph, x, axis, at + 1, x.shape[axis])]
@@ -296,4 +296,4 @@ RULES: dict[str, Rule] = {
     "scatter": _scatter,
     "scatter-add": _scatter,
 }
-STRUCTURAL = ("broadcast_in_dim", "transpose")  # of a constant too: its repetition or transpose is not stored
+STRUCTURAL = ("broadcast_in_dim", "transpose")  # done by the graph for constants too: the result is not stored

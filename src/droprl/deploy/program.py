@@ -1,4 +1,4 @@
-"""A policy's step in the task's own units, with a name for every input and output: what a file holds."""
+"""A policy's step in the task's own units, with a name for every input and output. A file holds this step."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ NEXT = "next_"  # the memory `z` after a step is the output `next_z`
 
 @dataclass(frozen=True)
 class FileProgram:
-    """`step` takes the `inputs` and gives the `outputs`, in these orders. Every array has one row per episode."""
+    """`step` takes the `inputs` and returns the `outputs`, in these orders. Every array has one row per episode."""
 
     step: Callable[..., tuple[Array, ...]]
-    inputs: dict[str, np.ndarray]  # one row of each. A row of memory is that of an episode that begins
+    inputs: dict[str, np.ndarray]  # one row of each. The row of a memory is its value when an episode begins
     memory: tuple[str, ...]
     answers: tuple[str, ...]
 
@@ -29,7 +29,7 @@ class FileProgram:
 
 
 def program_of(loaded: LoadedPolicy) -> FileProgram:
-    """The policy's own program, between scaled observations and actions within their bounds."""
+    """The policy's own program, with the task's observations and actions outside."""
     program, scaling = loaded.policy.program(), loaded.scaling
 
     def step(observations: Array, *rest: Array) -> tuple[Array, ...]:

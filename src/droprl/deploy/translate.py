@@ -1,7 +1,7 @@
-"""A JAX program as ONNX: each primitive becomes the operators that compute the same (`elementwise`, `operators`).
+"""A JAX program as ONNX: each primitive becomes operators that compute the same (`elementwise`, `operators`).
 
-Loops of a fixed length are unrolled, a choice becomes `If`, and what depends on no input is computed here. A program is
-translated as JAX traced it, gradients included: a policy has one definition, and no second one for export.
+Loops of a fixed length are unrolled, a choice becomes `If`, and values that depend on no input are computed here. We
+translate the program as JAX traced it, gradients included. So a policy needs no second definition for export.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from typing import Any
 
 import numpy as np
 
-from droprl.deploy.elementwise import is_elementwise, number_by_number
+from droprl.deploy.elementwise import is_elementwise, translate_elementwise
 from droprl.deploy.graph import Graph, Tensor, is_number
 from droprl.deploy.operators import RULES, STRUCTURAL
 from droprl.errors import DropError
 
-CALLED = ("jaxpr", "call_jaxpr")  # where a primitive that only calls another program keeps it
+CALLED = ("jaxpr", "call_jaxpr")  # the parameters of a primitive that only calls another program
 
 
 def translate(graph: Graph, jaxpr: Any, constants: Sequence[Any], inputs: Sequence[Tensor]) -> list[Tensor]:
-    """The outputs of a program at these inputs; every node that it takes is added to the graph."""
+    """The outputs of a program at these inputs. Every node that they need is added to the graph."""
     known: dict[Any, Tensor] = dict(zip(jaxpr.invars, inputs, strict=True))
     fixed = dict(zip(jaxpr.constvars, constants, strict=True))
 
     def read(atom: Any) -> Tensor:
         if hasattr(atom, "val"):
             return graph.constant(np.asarray(atom.val, atom.aval.dtype))
-        if atom not in known:  # a random key is no array: it is made one only if it is asked for
+        if atom not in known:  # made only if it is read: a random key cannot become an array
             known[atom] = graph.constant(np.asarray(fixed[atom]))
         return known[atom]
 
@@ -38,13 +38,13 @@ def translate(graph: Graph, jaxpr: Any, constants: Sequence[Any], inputs: Sequen
 
 
 def _needed(jaxpr: Any) -> list[Any]:
-    """The equations that the outputs come from."""
-    wanted, kept = {id(atom) for atom in jaxpr.outvars}, []
+    """The equations that the outputs depend on."""
+    wanted, needed = {id(atom) for atom in jaxpr.outvars}, []
     for equation in reversed(jaxpr.eqns):
         if any(id(variable) in wanted for variable in equation.outvars):
             wanted |= {id(atom) for atom in equation.invars}
-            kept.append(equation)
-    return kept[::-1]
+            needed.append(equation)
+    return needed[::-1]
 
 
 def _translated(graph: Graph, equation: Any, inputs: list[Tensor]) -> list[Tensor]:
@@ -54,7 +54,7 @@ def _translated(graph: Graph, equation: Any, inputs: list[Tensor]) -> list[Tenso
     if name == "scan":
         return _unrolled(graph, equation, inputs)
     if is_elementwise(equation, inputs):
-        return [number_by_number(graph, equation, inputs)]
+        return [translate_elementwise(graph, equation, inputs)]
     if name not in STRUCTURAL and _is_known(equation, inputs):
         made = equation.primitive.bind(*(tensor.constant for tensor in inputs), **equation.params)
         return [graph.constant(content) for content in (made if equation.primitive.multiple_results else [made])]
@@ -63,16 +63,16 @@ def _translated(graph: Graph, equation: Any, inputs: list[Tensor]) -> list[Tenso
         return outcome if isinstance(outcome, list) else [outcome]
     called = next((equation.params[key] for key in CALLED if key in equation.params), None)
     if called is None:
-        raise DropError(f"the policy computes `{name}`, for which ONNX has no operator: it cannot be exported")
+        raise DropError(f"the policy computes `{name}`, and we know no ONNX operator for it: it cannot be exported")
     return _call(graph, called, inputs)
 
 
 def _is_known(equation: Any, inputs: Sequence[Tensor]) -> bool:
-    """Can it be computed now? Calls are looked into instead: some of what they do may be known."""
+    """Whether this can be computed now. Not for calls: they are translated, because a part of them may be known."""
     if any(key in equation.params for key in CALLED):
         return False
     sizes = [dim for variable in equation.outvars for dim in variable.aval.shape]
-    whole = all(tensor.constant is not None and tensor.held == tensor.shape for tensor in inputs)
+    whole = all(tensor.constant is not None and tensor.compact == tensor.shape for tensor in inputs)
     return whole and all(is_number(dim) for dim in sizes)
 
 
@@ -81,7 +81,7 @@ def _call(graph: Graph, program: Any, inputs: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _choice(graph: Graph, equation: Any, which: Tensor, *inputs: Tensor) -> list[Tensor]:
-    """`If`: only the branch that is chosen costs time, as in JAX."""
+    """Becomes `If`: only the chosen branch costs time, as in JAX."""
     branches = equation.params["branches"]
     if which.constant is not None:
         return _call(graph, branches[int(which.constant)], inputs)
@@ -96,7 +96,7 @@ def _choice(graph: Graph, equation: Any, which: Tensor, *inputs: Tensor) -> list
 
 
 def _unrolled(graph: Graph, equation: Any, inputs: list[Tensor]) -> list[Tensor]:
-    """A loop that only carries values along: each turn follows the one before it in the graph."""
+    """A loop that only carries values from one turn to the next. The graph holds all turns, one after another."""
     loop = equation.params
     first = loop["num_consts"]
     if len(inputs) != first + loop["num_carry"] or len(equation.outvars) != loop["num_carry"]:

@@ -1,1 +1,1 @@
-"""Gymnasium tasks by id, and the mazes that are made here."""
+"""Gymnasium tasks by id, and our own versions of D4RL's mazes."""

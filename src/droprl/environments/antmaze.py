@@ -1,9 +1,9 @@
 """D4RL's AntMaze on Gymnasium's ant: D4RL's walls, start and goal, and its 29 observed numbers as one vector.
 
-Gymnasium's own AntMaze observes a dictionary, puts the origin in the middle of the maze and counts rows downwards: a
+Gymnasium's own AntMaze observes a dictionary, puts the origin in the middle of the maze and counts rows downwards. A
 policy that was trained on D4RL's files would see every turn mirrored. Here rows go upwards and the start is the origin.
-What differs still: the goal counts as reached within 0.45 instead of 0.5, starts and goals are drawn around the middle
-of their cell instead of to one side of it, and the ant is simulated by today's MuJoCo.
+Three differences from D4RL remain: the goal counts as reached within 0.45 instead of 0.5, starts and goals are drawn
+around the middle of their cell instead of to one side of it, and a newer MuJoCo simulates the ant.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ def make_antmaze(maze: str, **options: Any) -> gymnasium.Env[np.ndarray, np.ndar
     from gymnasium_robotics.envs.maze.ant_maze_v4 import AntMazeEnv
 
     upwards = [[CELLS[cell] for cell in row] for row in reversed(MAPS[maze])]
-    return FromTheStart(AntMazeEnv(maze_map=upwards, continuing_task=False, **options))
+    return OriginAtStart(AntMazeEnv(maze_map=upwards, continuing_task=False, **options))
 
 
-class FromTheStart(gymnasium.ObservationWrapper[np.ndarray, np.ndarray, Any]):
-    """Position, counted from the middle of the start's cell, then joints and velocities."""
+class OriginAtStart(gymnasium.ObservationWrapper[np.ndarray, np.ndarray, Any]):
+    """Observes the position relative to the middle of the start's cell, then joints and velocities."""
 
     def __init__(self, env: gymnasium.Env[Any, np.ndarray]) -> None:
         super().__init__(env)

@@ -1,8 +1,8 @@
 """D4RL's Maze2D tasks as Gymnasium environments, on the PointMaze simulation of gymnasium-robotics.
 
-Kept from D4RL (its v1 tasks): mazes, coordinates, starts, fixed goals, the radius around them and the time limits. So a
-policy trained on D4RL's own Maze2D files can be evaluated here, and data made here stands in the same frame. The MuJoCo
-below is another version. How data is made lives in `maze`, which also registers these environments.
+The same as in D4RL (its v1 tasks): mazes, coordinates, starts, fixed goals, the radius around them and the time limits.
+So a policy trained on D4RL's own Maze2D files can be evaluated here, and data made here has the same coordinates. Only
+the version of MuJoCo differs. `droprl.data.maze_walks` makes data; `mazes` registers these environments.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ START_NOISE = 0.1  # of the position (uniform) and of the velocity (normal), as 
 
 
 class Maze2DEnv(gymnasium.Env[np.ndarray, np.ndarray]):
-    """A ball pushed through a maze: observes (row, column, their velocities), is paid 1 for every step at the goal.
+    """A ball is pushed through a maze. It observes (row, column, their velocities) and earns 1 per step at the goal.
 
-    Reaching the goal ends nothing: the episode runs to its time limit, so that getting there early and staying pays.
+    Reaching the goal does not end the episode, which runs to its time limit: it pays to arrive early and to stay.
     Position (r, c) is 0.2 beyond the middle of the cell in row r and column c. `reset(options={"reset_cell": (r, c)})`
-    chooses the start, which is any free cell otherwise, the goal's included.
+    chooses the start. Otherwise it is a random free cell, which may be the goal's.
     """
 
     metadata = {"render_modes": ["human", "rgb_array", "depth_array"], "render_fps": 100}  # noqa: RUF012 - Gymnasium's
 
     def __init__(self, maze: str, render_mode: str | None = None, **frames: Any) -> None:
-        """`frames`: the width and height of what is rendered."""
+        """`frames`: the width and height of rendered frames."""
         self.maze = MAZES[maze]
         self.render_mode = render_mode
         simulation = _point_maze(self.maze.point_maze, render_mode, **frames)
@@ -58,12 +58,12 @@ class Maze2DEnv(gymnasium.Env[np.ndarray, np.ndarray]):
             raise DropError(f"{self.maze.name}: cell {cell} is a wall; start in one of {list(cells)}")
         position = np.array(cell, dtype=np.float64) + self.np_random.uniform(-START_NOISE, START_NOISE, 2)
         velocity = self.np_random.normal(0.0, START_NOISE, 2)
-        self.point_env.reset()  # clears the simulation's memory of the last episode, for bit-identical repeats
+        self.point_env.reset()  # clears what the simulation remembers of the last episode: repeats are bit-identical
         self.point_env.set_state(self._position_in_simulation(position), np.array([velocity[1], -velocity[0]]))
         return np.concatenate([position, velocity]), {}
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, SupportsFloat, bool, bool, dict[str, Any]]:
-        # The ball alone is stepped: PointMaze's own reward, goals and dictionaries would cost as much again.
+        # Only the ball is stepped: PointMaze's own reward, goals and dictionaries would double the cost.
         (x, y, x_velocity, y_velocity), *_ = self.point_env.step(np.array([action[1], -action[0]]))
         observation = np.array([self._row_at_zero - y, self._column_at_zero + x, -y_velocity, x_velocity])
         row, column = observation[:2] - self.goal
@@ -82,6 +82,6 @@ class Maze2DEnv(gymnasium.Env[np.ndarray, np.ndarray]):
 
 def _point_maze(env_id: str, render_mode: str | None, **frames: Any) -> Any:
     simulation: Any = make_env(env_id, render_mode=render_mode, **frames).unwrapped
-    # PointMaze leaves the file it built the maze from behind, one for every environment ever made.
+    # PointMaze builds the maze from a file and never deletes it: one file for each environment ever made.
     Path(simulation.tmp_xml_file_path).unlink(missing_ok=True)
     return simulation

@@ -1,4 +1,4 @@
-"""The mazes by name: their walls and clocks, and how Gymnasium finds them. Nothing here is simulated."""
+"""The mazes by name: their walls and time limits, and how Gymnasium finds them. Nothing here is simulated."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from functools import cached_property
 from typing import Final
 
 Cell = tuple[int, int]  # row, column
-# D4RL's position (r, c) is not the middle of the cell in row r and column c but 0.2 beyond it in both directions: its
-# ball starts 1.2 from the origin, its walls are laid out from 1.0. Kept, so that its files and ours share one frame.
+# D4RL's position (r, c) is not the middle of the cell in row r and column c, but 0.2 beyond it in both directions: its
+# ball starts 1.2 from the origin, its walls begin at 1.0. We do the same, so that both have the same coordinates.
 CELL_OFFSET = 0.2
 
 
 @dataclass(frozen=True)
 class Maze:
-    """One of D4RL's mazes: `#` is wall, `G` the goal's cell."""
+    """One of D4RL's mazes: `#` is a wall, `G` the goal's cell."""
 
     name: str
     rows: tuple[str, ...]
@@ -70,7 +70,7 @@ MAZES: dict[str, Maze] = {
 
 
 def register_mazes() -> None:
-    """Make `gymnasium.make("droprl/maze2d-umaze-v0")` and its two sisters work. Calling it again changes nothing."""
+    """Make `gymnasium.make("droprl/maze2d-umaze-v0")` and the other two work. A second call changes nothing."""
     import gymnasium
 
     for maze in MAZES.values():
@@ -104,7 +104,7 @@ CELLS: Final = {"#": 1, ".": 0, "R": "r", "G": "g"}
 
 
 def register_antmazes() -> None:
-    """Make `gymnasium.make("droprl/antmaze-umaze-v0")` and its two sisters work. Calling it again changes nothing."""
+    """Make `gymnasium.make("droprl/antmaze-umaze-v0")` and the other two work. A second call changes nothing."""
     import gymnasium
 
     for name, limit in TIME_LIMITS.items():

@@ -1,4 +1,4 @@
-"""Gymnasium environments by id, made without the noise that their libraries print about themselves."""
+"""Gymnasium environments by id, made without the messages that their libraries print about themselves."""
 
 from __future__ import annotations
 
@@ -47,18 +47,18 @@ def _is_robotics(env_id: str) -> bool:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Deprecations of the tasks that the benchmark data was recorded in, announcements at import, MuJoCo's remarks on
-    Gymnasium's own files: none is news to the user. MuJoCo would also log its remarks to a file in the working folder.
+    """Silence messages that tell the user nothing: the benchmark tasks are deprecated, libraries announce themselves at
+    import, MuJoCo remarks on Gymnasium's own files. MuJoCo would also log its remarks to a file in the working folder.
 
-    All this belongs to the whole process: of two threads in here at once, the later would keep the other's silence as
-    what to put back, and nothing would be heard again.
+    These settings belong to the whole process, so only one thread at a time may change them. If there were two, the
+    second one would find the silence of the first, restore that at its end, and nothing would be printed any more.
     """
     with _one_at_a_time:
         level, gymnasium.logger.min_level = gymnasium.logger.min_level, gymnasium.logger.ERROR
-        heard = mujoco.get_mju_user_warning()
+        handler = mujoco.get_mju_user_warning()
         mujoco.set_mju_user_warning(lambda text: None)
         sys.stderr.flush()
-        kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+        error_stream, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
         try:
             os.dup2(nowhere, 2)
             with warnings.catch_warnings():
@@ -66,8 +66,8 @@ def _quiet() -> Iterator[None]:
                 yield
         finally:
             gymnasium.logger.min_level = level
-            mujoco.set_mju_user_warning(heard)
+            mujoco.set_mju_user_warning(handler)
             sys.stderr.flush()
-            os.dup2(kept, 2)
-            os.close(kept)
+            os.dup2(error_stream, 2)
+            os.close(error_stream)
             os.close(nowhere)

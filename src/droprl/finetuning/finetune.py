@@ -1,8 +1,9 @@
 """`finetune`: from a run and a budget of environment steps to a better policy, at one of three levels.
 
-checkpoint and embedding change no weight: they choose (`search`). policy trains on (`online`). `RUN/finetune/LEVEL/`
-holds `settings.json`, `seed-S.jsonl` (every episode played), `policy/` (of the first seed; `policy-seed-S/` of the
-others) and `result.json`.
+checkpoint and embedding change no weight: they choose (`search`). policy trains on (`online`). An algorithm's card says
+whether it can learn online, and its policy says whether it infers an embedding. `RUN/finetune/LEVEL/` holds
+`settings.json`, `seed-S.jsonl` (every episode played), `policy/` (of the first seed; `policy-seed-S/` of the others)
+and `result.json`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from droprl.algorithms import DROP
+from droprl.algorithms import ALGORITHMS
 from droprl.data import Dataset, load_dataset
 from droprl.data.dataset import normalized_scores
 from droprl.data.tasks import find_task
@@ -30,8 +31,9 @@ from droprl.files.storage import remove_partial, write_bytes
 from droprl.finetuning.ledger import Ledger
 from droprl.finetuning.online import OnlineTrainer, Start
 from droprl.finetuning.result import FineTuning, TunedSeed, from_json
-from droprl.finetuning.search import Candidate, Chosen, candidates, search, spread
+from droprl.finetuning.search import Chosen, Variant, search, spread, variants
 from droprl.loaded import LoadedPolicy, Origin, policy_of_run
+from droprl.policies.adaptive import ASCENDS
 from droprl.progress import TrainProgress
 from droprl.rollout import Environment, EnvMaker, Trajectory, check_fit, longest_episode, play_episode
 from droprl.train.checkpoints import KEEP
@@ -83,9 +85,9 @@ def finetune(
     """Go on with every seed of a run in its task, each with `budget` environment steps.
 
     `level="checkpoint"` plays the last six checkpoints and keeps the best (Algorithm 3). `"embedding"` also tries every
-    number of ascent steps, 0 … `max_ascent_steps` (Algorithm 4). Both play each candidate `rounds` times, by default
-    as often as the budget allows. `"policy"` trains φ, β and f on. It begins with what the embedding level chose, if
-    the run has that. It replays the run's data, or the same `dataset` from elsewhere.
+    number of ascent steps, 0 … `max_ascent_steps` (Algorithm 4). Both play each variant `rounds` times, by default as
+    often as the budget allows. `"policy"` trains on with what the policy plays. It begins with what the embedding level
+    chose, if the run has that. It replays the run's data, or the same `dataset` from elsewhere.
 
     The result before and after is measured on `episodes` other episodes, which the budget does not pay. Keywords such
     as `rule="grad"` change how z is inferred. The same call goes on with what was interrupted.
@@ -154,28 +156,29 @@ class _Tuning:
         self._starts = [self._start(i) for i in range(len(run.config.seeds))]
 
     def _check_level(self) -> None:
-        chosen, name = self._algorithm.adaptation, self._algorithm.name
-        if self.settings.level == "checkpoint":
-            return
-        if chosen is None or not isinstance(self._algorithm, DROP):
-            raise DropError(f"{name} has no embedding to infer: fine-tune it with --level checkpoint")
+        name, rule = self._algorithm.name, self._last.traits.rule
+        if self.settings.level == "policy" and not self._algorithm.card.learns_online:
+            able = ", ".join(other for other, kind in ALGORITHMS.items() if kind.card.learns_online)
+            raise DropError(
+                f"{name} cannot learn from what it plays (these can: {able}): fine-tune it with --level checkpoint"
+            )
         if self.settings.level == "embedding":
-            if chosen.rule not in ("grad", "grad-ada"):
-                raise DropError(
-                    f"rule {chosen.rule} takes no ascent steps to choose from: give --rule grad or grad-ada"
-                )
+            if rule is None:
+                raise DropError(f"{name} has no embedding to infer: fine-tune it with --level checkpoint")
+            if rule not in ASCENDS:
+                raise DropError(f"rule {rule} takes no ascent steps to choose from: give --rule grad or grad-ada")
             if "ascent_steps" in self._adaptation:
                 raise DropError("ascent_steps is what the embedding level looks for: give --max-ascent-steps instead")
 
-    def _start(self, place: int) -> Candidate:
+    def _start(self, place: int) -> Variant:
         """Where a seed begins: the last checkpoint, or at the policy level what the embedding level has chosen."""
         adaptation = self._algorithm.adaptation
         where = self.run.path / "finetune" / "embedding" / "result.json"
         if self.settings.level == "policy" and "ascent_steps" not in self._adaptation and where.exists():
             found = from_json(read_sealed(where, TUNE_AGAIN), where)
             if found.adaptation == _inference(self._algorithm):
-                return Candidate(found.seeds[place].step, found.seeds[place].ascent_steps)
-        return Candidate(self._last.origin.step, None if adaptation is None else adaptation.ascent_steps)
+                return Variant(found.seeds[place].step, found.seeds[place].ascent_steps)
+        return Variant(self._last.origin.step, None if adaptation is None else adaptation.ascent_steps)
 
     # --- what is on the disk ---
 
@@ -211,7 +214,7 @@ class _Tuning:
 
     def tune(self, prepared: Prepared | None) -> list[_Tuned]:
         trainer = None
-        if prepared is not None and isinstance(self._algorithm, DROP):
+        if prepared is not None:
             s = self.settings
             trainer = OnlineTrainer(self._algorithm, prepared, s.online_share, s.updates_per_step)
         tuned = []
@@ -238,24 +241,24 @@ class _Tuning:
         if self.settings.level == "embedding":
             ks = [*spread(self.settings.max_ascent_steps)]
 
-        def policy(candidate: Candidate) -> LoadedPolicy:
-            return policies[candidate.step].adapted(ascent_steps=candidate.ascent_steps)
+        def policy(variant: Variant) -> LoadedPolicy:
+            return policies[variant.step].adapted(ascent_steps=variant.ascent_steps)
 
-        def play(candidate: Candidate, env_seed: int, limit: int) -> Trajectory:
-            return play_episode(policy(candidate), env, env_seed, limit, None, 0.0)
+        def play(variant: Variant, env_seed: int, limit: int) -> Trajectory:
+            return play_episode(policy(variant), env, env_seed, limit, None, 0.0)
 
         def on_episode(best: Chosen | None) -> None:
             bar.update(ledger.spent, None if best is None else {"best_return": best.mean_return})
 
-        chosen = search(ledger, candidates(list(policies), ks), self.settings.rounds, play, on_episode)
-        return _Tuned(policy(chosen.candidate), ledger, self._in_unit(chosen.mean_return))
+        chosen = search(ledger, variants(list(policies), ks), self.settings.rounds, play, on_episode)
+        return _Tuned(policy(chosen.variant), ledger, self._in_unit(chosen.mean_return))
 
     def _trained(
         self,
         env: Environment,
         trainer: OnlineTrainer,
         seed: int,
-        start: Candidate,
+        start: Variant,
         ledger: Ledger,
         bar: TrainProgress,
     ) -> _Tuned:
@@ -272,7 +275,7 @@ class _Tuning:
             return play_episode(policy(state, start.step), env, env_seed, limit, noise, self.settings.exploration)
 
         state = self.run.state(seed, self.run.checkpoint(start.step))
-        begin = Start(start.step, start.ascent_steps or 0, state)
+        begin = Start(start.step, start.ascent_steps, state)
         step, state = trainer.train(
             self.folder / f"seed-{seed}", ledger, seed, begin, play, lambda means: bar.update(ledger.spent, means)
         )

@@ -1,8 +1,8 @@
-"""The policy level: φ, β and f trained on, by the losses of training, as the policy plays.
+"""The policy level: training goes on by the algorithm's own update, as its policy plays.
 
 After every episode come `updates_per_step` updates for each of its steps. Episodes are on the disk before anything is
-learned from them, and randomness comes from the seed and the numbers of episode and update alone: what was interrupted
-goes on to the same result.
+learned from them. Randomness comes from the seed, the number of the episode and the number of the update alone. So a
+fine-tuning that was interrupted goes on to the same result.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from droprl.algorithms import DROP
-from droprl.algorithms.drop import DropState
+from droprl.algorithms import Algorithm
+from droprl.algorithms.protocol import State
 from droprl.data.transitions import Prepared
 from droprl.errors import DropError
 from droprl.files.seals import digest
@@ -37,18 +37,18 @@ class Start(NamedTuple):
     """Where a seed's training goes on from."""
 
     step: int  # the checkpoint
-    ascent_steps: int  # k with which it plays
-    state: DropState
+    ascent_steps: int | None  # k with which it plays; None where nothing is inferred
+    state: State
 
 
-Play = Callable[[DropState, int, int], Trajectory]  # the state, the environment's seed, the most steps
+Play = Callable[[State, int, int], Trajectory]  # the state, the environment's seed, the most steps
 
 
 class OnlineTrainer:
     """Trains one seed after another on one dataset; they share the compiled program."""
 
-    def __init__(self, algorithm: DROP, prepared: Prepared, online_share: float, updates_per_step: float) -> None:
-        self._algorithm, self._prepared = algorithm, prepared
+    def __init__(self, algorithm: Algorithm, prepared: Prepared, online_share: float, updates_per_step: float) -> None:
+        self._prepared = prepared
         self._online_share, self._updates_per_step = online_share, updates_per_step
         self._updates = jax.jit(partial(updates, algorithm))
 
@@ -60,7 +60,7 @@ class OnlineTrainer:
         start: Start,
         play: Play,
         on_episode: Callable[[dict[str, float]], None],
-    ) -> tuple[int, DropState]:
+    ) -> tuple[int, State]:
         """Spend the budget; the number of updates since the run's first, and the state after them."""
         learned, state = self._resumed(folder, start)
         if learned > len(ledger.played):
@@ -71,7 +71,7 @@ class OnlineTrainer:
             begin = self._n_updates(trajectories)
             trajectories.append(trajectory)
             count = self._n_updates(trajectories) - begin
-            table = replay(self._algorithm, self._prepared, trajectories, self._online_share)
+            table = replay(self._prepared, trajectories, self._online_share)
             numbers = (jnp.int32(number) for number in (start.step + begin, count, start.step))
             state, sums = self._updates(state, jnp.uint32(seed), table, *numbers)
             means = {name: float(value) for name, value in means_of(jax.device_get(sums), max(count, 1)).items()}
@@ -89,7 +89,7 @@ class OnlineTrainer:
     def _n_updates(self, trajectories: list[Trajectory]) -> int:
         return int(self._updates_per_step * sum(len(t.rewards) for t in trajectories))
 
-    def _resumed(self, folder: Path, start: Start) -> tuple[int, DropState]:
+    def _resumed(self, folder: Path, start: Start) -> tuple[int, State]:
         """How many episodes were learned from when the state was last saved, and that state."""
         remove_partial(folder / "state")
         checkpoints = list_checkpoints(folder / "state")
@@ -98,7 +98,7 @@ class OnlineTrainer:
         return checkpoints[-1].step, checkpoints[-1].load(jax.eval_shape(lambda: start.state))
 
     def _next(
-        self, folder: Path, before: list[Trajectory], start: Start, state: DropState, ledger: Ledger, play: Play
+        self, folder: Path, before: list[Trajectory], start: Start, state: State, ledger: Ledger, play: Play
     ) -> Trajectory | None:
         """The next whole episode: from the disk if it was played before an interruption, or else from the task."""
         number = len(before)

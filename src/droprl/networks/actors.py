@@ -15,15 +15,15 @@ from droprl.networks.perceptrons import LOG_STD_RANGE, MLP
 
 PolicyHead = Literal["deterministic", "gaussian"]
 Conditioning = Literal["bilinear", "concatenate"]
-BORDER = 1e-5  # how far inside (-1, 1) a logged action is moved before its density under tanh is asked for
+BORDER = 1e-5  # a logged action is moved this far inside (-1, 1) before its density under tanh is computed
 
 
 class BehaviorPolicy(eqx.Module):
     """β(a|s, z) = Enc_2(z, Enc_1(s)).
 
-    Bilinear, Enc_2 also sees every product of z and the state's encoding: the weights of its first layer are then
-    affine in z, so that sub-tasks can differ in more than a bias. What does not depend on z is computed once a state
-    (`encode`), so that many z can share it.
+    With bilinear conditioning Enc_2 also sees every product of z and the state's encoding. The weights of its first
+    layer are then affine in z, so sub-tasks can differ in more than a bias. `encode` computes everything that does not
+    depend on z, once for each state, so that many z can share it.
     """
 
     state_encoder: MLP
@@ -51,15 +51,15 @@ class BehaviorPolicy(eqx.Module):
         self.head, self.conditioning, self.embedding_size = head, conditioning, embedding_size
 
     def encode(self, observation: Array) -> Array:
-        """The state's part in the first product of Enc_2: one row, and bilinear one more for each number in z."""
+        """The state's part in the first product of Enc_2: one row. Bilinear adds one more row for each number in z."""
         encoding = self.state_encoder(observation)
         weights = self.action_decoder.layers[0].weight[:, self.embedding_size :]
-        # Row by row what meets 1, z_1, z_2 …: weights change places here, of which there are fewer than of answers.
+        # Row 0 will be multiplied by 1, row k by z_k. The weights are reordered for it: the answers would be more.
         by_place = weights.reshape(len(weights), -1, encoding.size).transpose(1, 0, 2)
         return times(encoding, by_place.reshape(-1, encoding.size)).reshape(-1, len(weights))
 
     def distribution(self, encoded: Array, z: Array) -> tuple[Array, Array]:
-        """Mean in [-1, 1] and logarithm of the standard deviation; a deterministic head has the constant 0 there."""
+        """Mean in [-1, 1] and logarithm of the standard deviation, which is 0 for a deterministic head."""
         layer = self.action_decoder.layers[0]
         first = encoded[0] + bias(layer) + times_few(z, layer.weight[:, : self.embedding_size])
         if self.conditioning == "bilinear":
@@ -80,12 +80,12 @@ class BehaviorPolicy(eqx.Module):
         return jnp.clip(mean + jnp.exp(log_std) * jax.random.normal(key, mean.shape), -1.0, 1.0)
 
     def clone_loss(self, observation: Array, action: Array, z: Array) -> Array:
-        """−log β(a|s, z) per action dimension, without its constant: half the squared error if deterministic."""
+        """−log β(a|s, z) per action dimension, without its constant. If deterministic, half the squared error."""
         return clone_error(action, *self.distribution(self.encode(observation), z))
 
 
 def clone_error(action: Array, mean: Array, log_std: Array) -> Array:
-    """The same by what a policy's `distribution` says, for those who also want its mean."""
+    """`clone_loss` from the policy's `distribution`, for callers that also need its mean."""
     return jnp.mean(0.5 * ((action - mean) * jnp.exp(-log_std)) ** 2 + log_std)
 
 
@@ -93,10 +93,10 @@ def clone_error(action: Array, mean: Array, log_std: Array) -> Array:
 
 
 class Actor(Protocol):
-    """What a policy asks of an actor, and what losses ask."""
+    """What policies and losses ask of an actor."""
 
     def mode(self, observation: Array) -> Array:
-        """The action it plays when it does not draw."""
+        """The action that it plays if nothing is drawn at random."""
         ...
 
     def sample(self, observation: Array, key: Array) -> Array:
@@ -123,7 +123,7 @@ class GaussianActor(eqx.Module):
     """A Gaussian around tanh(network(s)) with one standard deviation for all states; samples are clipped to [-1, 1]."""
 
     network: MLP
-    log_std: Array  # (action_size,) learned, and clipped where it is used
+    log_std: Array  # (action_size,) learned; clipped where it is used
 
     def __init__(
         self, observation_size: int, action_size: int, hidden: tuple[int, ...], key: Array, orthogonal: bool = False
@@ -139,7 +139,7 @@ class GaussianActor(eqx.Module):
         return jnp.clip(self.mode(observation) + jnp.exp(self._log_std()) * noise, -1.0, 1.0)
 
     def log_probability(self, observation: Array, action: Array) -> Array:
-        """log π(a|s) of the Gaussian before it is clipped, the sum over the action's dimensions."""
+        """log π(a|s) of the Gaussian before samples are clipped, summed over the action's dimensions."""
         return normal_log_probability(action, self.mode(observation), self._log_std())
 
     def _log_std(self) -> Array:
@@ -147,7 +147,7 @@ class GaussianActor(eqx.Module):
 
 
 class TanhGaussianActor(eqx.Module):
-    """a = tanh(u) with u from a Gaussian whose mean and standard deviation follow from the state."""
+    """a = tanh(u), where u is drawn from a Gaussian. The network gives its mean and standard deviation at the state."""
 
     network: MLP
     log_std_range: tuple[float, float] = eqx.field(static=True)
@@ -176,19 +176,19 @@ class TanhGaussianActor(eqx.Module):
         return self.sample_with_log_probability(observation, key)[0]
 
     def sample_with_log_probability(self, observation: Array, key: Array) -> tuple[Array, Array]:
-        """An action and log π(a|s), the sum over its dimensions, without a detour over the inverse of tanh."""
+        """An action and log π(a|s), summed over the dimensions. This way needs no inverse of tanh."""
         mean, log_std = self.distribution(observation)
         u = mean + jnp.exp(log_std) * jax.random.normal(key, mean.shape)
         return jnp.tanh(u), normal_log_probability(u, mean, log_std) - _log_slope_of_tanh(u)
 
     def log_probability(self, observation: Array, action: Array) -> Array:
-        """log π(a|s), the sum over the dimensions. At ±1 it is infinite, so actions are moved inside by `BORDER`."""
+        """log π(a|s), summed over the dimensions. At ±1 it is infinite, so actions are moved inside by `BORDER`."""
         u = jnp.arctanh(jnp.clip(action, -1.0 + BORDER, 1.0 - BORDER))
         return normal_log_probability(u, *self.distribution(observation)) - _log_slope_of_tanh(u)
 
 
 class LatentDecoder(eqx.Module):
-    """The decoder of a conditional VAE: the action tanh(network(s, z)) that a latent z stands for."""
+    """The decoder of a conditional VAE: it turns a state and a latent z into the action tanh(network(s, z))."""
 
     network: MLP
 
@@ -202,7 +202,7 @@ class LatentDecoder(eqx.Module):
 
 
 def normal_log_probability(x: Array, mean: Array, log_std: Array) -> Array:
-    """log N(x; mean, std²) with independent dimensions: their sum."""
+    """log N(x; mean, std²), summed over independent dimensions."""
     return jnp.sum(-0.5 * ((x - mean) * jnp.exp(-log_std)) ** 2 - log_std - 0.5 * math.log(2 * math.pi))
 
 

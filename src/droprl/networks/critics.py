@@ -43,7 +43,7 @@ class ScoreModel(eqx.Module):
         return self._decoded(self.state_action_encoder(jnp.concatenate([observation, action])), z)
 
     def shared(self, observation: Array, action: Array, z: Array) -> Array:
-        """The same with the state's part in the first layer apart, so that many z at one state share it."""
+        """The same score. The first layer computes the state's part apart, so that many z at one state share it."""
         first = self.state_action_encoder.layers[0]
         of_state, of_action = jnp.split(first.weight, [observation.size], axis=1)
         return self._decoded(
@@ -52,27 +52,27 @@ class ScoreModel(eqx.Module):
         )
 
     def _decoded(self, encoded: Array, z: Array) -> Array:
-        """z enters the first layer of Enc_4 apart: it is never rounded, and the wide product has a handy size."""
+        """z has its own product in the first layer of Enc_4: z is never rounded, and the wide product stays aligned."""
         first = self.score_decoder.layers[0]
         of_z, of_encoding = jnp.split(first.weight, [z.size], axis=1)
         wide = times(encoded, of_encoding) + bias(first)
         return self.score_decoder.finish(wide + times_few(z, of_z))[0]
 
     def each(self, observation: Array, action: Array, z: Array) -> Array:
-        """(1,): a model alone is an ensemble of one."""
+        """(1,): one model is an ensemble of one member."""
         return self(observation, action, z)[None]
 
 
 class ScoreEnsemble(eqx.Module):
-    """Several score models, each learned by itself; the lowest of them is the score."""
+    """Several score models, each trained by itself. The lowest of their scores counts."""
 
-    members: ScoreModel  # every array has the member as its first axis
+    members: ScoreModel  # the first axis of every array is the member
 
     def __init__(self, members: list[ScoreModel]) -> None:
         self.members = jax.tree.map(lambda *leaves: jnp.stack(leaves), *members)
 
     def each(self, observation: Array, action: Array, z: Array) -> Array:
-        """(members,) scores."""
+        """(members,) the score of each member."""
         return jax.vmap(lambda member: member(observation, action, z))(self.members)
 
     def __call__(self, observation: Array, action: Array, z: Array) -> Array:
@@ -88,7 +88,7 @@ AnyScoreModel = ScoreModel | ScoreEnsemble
 def score_of_behavior(
     score_model: AnyScoreModel, behavior_policy: BehaviorPolicy, observation: Array, encoded: Array, z: Array
 ) -> Array:
-    """f(s, β(s, z), z): how good it is, by the score model, to behave as z from here on."""
+    """f(s, β(s, z), z): what the score model expects of behaving as z from here on."""
     return score_model.shared(observation, behavior_policy.mode(encoded, z), z)
 
 
@@ -135,16 +135,15 @@ class Value(eqx.Module):
 
 
 class Ensemble(eqx.Module, Generic[Member]):
-    """Networks of one shape side by side, each with weights of its own; a call gives (members, …)."""
+    """Networks of one shape side by side, each with its own weights. A call gives (members, …)."""
 
-    members: Member  # every array has the member as its first axis
+    members: Member  # the first axis of every array is the member
 
     def __init__(self, make: Callable[[Array], Member], n: int, key: Array) -> None:
         self.members = jax.vmap(make)(jax.random.split(key, n))
 
     def __call__(self, *inputs: Array) -> Array:
-
-        def of_one(member: Member) -> Array:
+        def called(member: Member) -> Array:
             return member(*inputs)
 
-        return jax.vmap(of_one)(self.members)
+        return jax.vmap(called)(self.members)

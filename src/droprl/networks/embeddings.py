@@ -1,4 +1,4 @@
-"""φ: what turns a sub-task, or a step of the data, into an embedding z."""
+"""φ: it turns a sub-task, or a step of the data, into an embedding z."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EmbeddingSpace = Literal["whitened", "tanh"]
 class TaskEmbedding(eqx.Module):
     """φ(z|n) = Enc_0(one-hot n), for all N sub-tasks at once: `table()` is (N, embedding_size)."""
 
-    first: eqx.nn.Linear  # from the one-hot n: its columns are looked up, not multiplied
+    first: eqx.nn.Linear  # its input is the one-hot n, so its columns are looked up, not multiplied
     rest: MLP
     space: EmbeddingSpace = eqx.field(static=True)
 
@@ -33,8 +33,8 @@ class TaskEmbedding(eqx.Module):
         return jax.vmap(self.rest)(hidden)
 
     def table(self) -> Array:
-        """The z_n. Whitened: zero mean and unit variance over the sub-tasks per dimension, so that they cannot collapse
-        onto each other; tanh: bounded by (-1, 1), as the paper is usually read."""
+        """The z_n. Whitened: every dimension has zero mean and unit variance over the sub-tasks, so the z_n cannot
+        collapse onto each other. tanh: bounded by (-1, 1), as the paper is usually read."""
         raw = self.raw_table()
         if self.space == "tanh":
             return jnp.tanh(raw)
@@ -42,7 +42,7 @@ class TaskEmbedding(eqx.Module):
 
 
 class LatentEncoder(eqx.Module):
-    """φ(z|s, a), or φ(z|s) where it does not see the action: a Gaussian with independent dimensions."""
+    """φ(z|s, a), or φ(z|s) if it does not see the action: a Gaussian with independent dimensions."""
 
     network: MLP
     sees_action: bool = eqx.field(static=True)

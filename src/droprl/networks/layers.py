@@ -1,7 +1,7 @@
-"""The layers of every network: linear maps, LayerNorm and looking up; and how a GPU computes them fast while training.
+"""The layers of every network (linear maps, LayerNorm, table look-ups), and how a GPU computes them fast in training.
 
-All but `look_up` take one sample. What `for_training` puts in place of a layer learns the same, by other kernels: a GPU
-waits for memory more than for arithmetic, so that what counts is how often activations are written and read again.
+All functions but `look_up` take one sample. `for_training` replaces layers by others that learn the same with faster
+kernels. A GPU waits for memory more than for arithmetic, so these kernels write and read activations less often.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from droprl.compiler import on_accelerator
 Precision = Literal["float32", "bfloat16"]
 Tree = TypeVar("Tree")
 EPS = 1e-5  # of every LayerNorm
-WIDE = 64  # a layer with at least so many inputs and outputs is worth a cheaper product
+WIDE = 64  # a layer with at least this many inputs and this many outputs is worth a cheaper product
 ALIGNED = 8  # a tensor core reads rows of bfloat16 whose length is a multiple of this
-PART = 32  # rows that are added up at once, before the sums are
+PART = 32  # a sum over rows first adds up groups of at most this many rows, and then adds up the groups
 
 
 def product(layer: Any, x: Array) -> Array:
-    """Of the layer's weights with x; the bias comes later."""
+    """The layer's weights times x. The bias comes later."""
     return layer.product(x) if isinstance(layer, SplitLinear) else times(x, layer.weight)
 
 
@@ -35,13 +35,13 @@ def bias(layer: Any) -> Array:
 
 
 def times(x: Array, weight: Array) -> Array:
-    """weight · x, written so that a batch of x, and one of seeds around it, multiply without a transposition: `weight @
-    x` gives the columns of a product, and turning them into rows took a GPU a quarter of an update of twenty seeds."""
+    """weight · x, written so that batches of x, and batches of seeds around them, need no transposition. `weight @ x`
+    would give the product's columns. Turning them into rows took a GPU a quarter of an update of twenty seeds."""
     return x.astype(weight.dtype) @ weight.T
 
 
 def activated(norm: Any, x: Array, shift: Array | None) -> Array:
-    """What a hidden layer makes of its product: the bias, LayerNorm where there is one, ReLU."""
+    """What a hidden layer does after its product: add the bias, LayerNorm if there is one, ReLU."""
     if isinstance(norm, RowNorm):
         return norm(x, shift)
     x = x if shift is None else x + shift
@@ -55,7 +55,7 @@ def normalized(x: Array, weight: Array, bias: Array) -> Array:
 
 
 def _moments(x: Array) -> tuple[Array, Array]:
-    """The mean, and one over the deviation by E[x²] − E[x]²: both in one pass over x, of which a GPU gains a tenth."""
+    """The mean, and one over the standard deviation by E[x²] − E[x]². Both need one pass over x: a GPU gains 10 %."""
     mean = jnp.mean(x, axis=-1, keepdims=True)
     variance = jnp.maximum(jnp.mean(x**2, axis=-1, keepdims=True) - mean**2, 0.0)
     return mean, jax.lax.rsqrt(variance + EPS)
@@ -66,8 +66,8 @@ def _unit(x: Array, mean: Array, scale: Array) -> Array:
 
 
 def look_up(table: Array, rows: Array) -> Array:
-    """table[rows]. The gradient adds up what belongs to the same row of the table, on a GPU in a fixed order: a scatter
-    gives other bits there every time or, where that is forbidden, sorts first."""
+    """table[rows]. The gradient adds up all entries that read the same row of the table. On a GPU we add in a fixed
+    order: a scatter would give different bits every time or, if XLA forbids that, would sort first."""
     return _look_up(table, rows) if on_accelerator() else table[rows]
 
 
@@ -76,8 +76,8 @@ def _look_up(table: Array, rows: Array) -> Array:
     return table[rows]
 
 
-def _look_up_backward(kept: tuple[Array, Array], g: Array) -> tuple[Array, None]:
-    table, rows = kept
+def _look_up_backward(residuals: tuple[Array, Array], g: Array) -> tuple[Array, None]:
+    table, rows = residuals
     hits = jnp.arange(len(table))[:, None, None] == rows
     return jnp.sum(jnp.where(hits, g.T, 0.0), axis=-1), None
 
@@ -89,11 +89,12 @@ _look_up.defvjp(lambda table, rows: (table[rows], (table, rows)), _look_up_backw
 
 
 def for_training(networks: Tree, precision: Precision) -> Tree:
-    """The same networks as the device learns them fastest.
+    """The same networks in the form that the device trains fastest.
 
-    In bfloat16 wide layers are, which a GPU multiplies several times faster than float32. There layers with fewer than
-    64 inputs or outputs are multiplied so too, but see observations, or have the weights of what they give, in two
-    parts: the second holds what the first rounds away. Gradients have one part.
+    With bfloat16, wide layers are stored in bfloat16: a GPU multiplies it several times faster than float32. On a GPU,
+    a layer with either few inputs or few outputs (fewer than 64) is multiplied in bfloat16 too, but loses no digits: it
+    splits numbers into two parts, and the second part holds what the first one rounds away. A layer with few inputs
+    splits its inputs, a layer with few outputs splits its weights. Gradients are not split.
     """
     low = precision == "bfloat16"
 
@@ -111,7 +112,7 @@ def for_training(networks: Tree, precision: Precision) -> Tree:
 
 
 class SplitLinear(eqx.Module):
-    """A linear layer with few inputs or few outputs, by products in bfloat16 of twice as many."""
+    """A linear layer with few inputs or few outputs. It multiplies in bfloat16, with two parts for each of the few."""
 
     weight: Array
     bias: Array
@@ -122,8 +123,8 @@ class SplitLinear(eqx.Module):
 
 
 def _with_low_gradient(function: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:
-    """The product with its gradient in bfloat16, given as a tangent: transposed over a batch that is a product again,
-    which the gradients of the samples, added up, are not."""
+    """The product, with its gradient in bfloat16. We define the gradient by its tangent: JAX transposes the tangent of
+    a whole batch into one product. A gradient for each sample would become a sum of many products."""
     with_gradient = jax.custom_jvp(function)
 
     def rule(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -142,7 +143,7 @@ def _times_few_inputs(x: Array, weight: Array) -> Array:
 
 @_with_low_gradient
 def _times_few_outputs(x: Array, weight: Array) -> Array:
-    if len(weight) == 1:  # no product for a tensor core
+    if len(weight) == 1:  # a tensor core does not help here
         return times(x, weight)
     parts = _aligned(_split(weight.T))
     both = jnp.matmul(x.astype(jnp.bfloat16), parts, preferred_element_type=jnp.float32)
@@ -150,36 +151,36 @@ def _times_few_outputs(x: Array, weight: Array) -> Array:
 
 
 def times_few(x: Array, weight: Array) -> Array:
-    """weight · x for a handful of x, which is not rounded."""
+    """weight · x for an x with a handful of numbers. x is not rounded."""
     low = weight.dtype == jnp.bfloat16 and on_accelerator()
     return _times_few(x, weight) if low else times(x, weight.astype(x.dtype))
 
 
 @_with_low_gradient
 def _times_few(x: Array, weight: Array) -> Array:
-    """As a sum, which joins the kernel of what comes next."""
+    """Written as a sum: XLA puts a sum into the kernel of the next operation."""
     terms = [x[i] * weight[:, i].astype(x.dtype) for i in range(x.size)]
     return sum(terms[1:], terms[0])
 
 
 def _split(x: Array) -> Array:
-    """Along the last axis x in bfloat16, and behind it what that rounds away."""
-    high = jax.lax.reduce_precision(x, 8, 7)  # not a conversion there and back, which a compiler may leave out
+    """Along the last axis: x in bfloat16, and behind it what bfloat16 rounds away."""
+    high = jax.lax.reduce_precision(x, 8, 7)  # a compiler may remove a conversion to bfloat16 and back, but not this
     return jnp.concatenate([high, x - high], axis=-1).astype(jnp.bfloat16)
 
 
 def _aligned(x: Array) -> Array:
-    """With zeros behind, along the last axis."""
+    """x with zeros at the end of the last axis, so that its length is a multiple of ALIGNED."""
     return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, -x.shape[-1] % ALIGNED)])
 
 
 class RowNorm(eqx.Module):
-    """LayerNorm and ReLU, with a gradient that reads the input again: what the forward pass made of it in float32 is
-    more to write and to read. Only the gradient of a batch is there (`grad` around `vmap`)."""
+    """LayerNorm and ReLU. Its gradient reads the input again: to store the float32 results of the forward pass would
+    mean more writing and reading. It has a gradient for batches only (`grad` around `vmap`)."""
 
     weight: Array
     bias: Array
-    low: bool = eqx.field(static=True)  # reads and gives bfloat16
+    low: bool = eqx.field(static=True)  # input and output are bfloat16
 
     def __call__(self, x: Array, shift: Array | None) -> Array:
         shift = jnp.zeros_like(self.bias) if shift is None else shift
@@ -197,7 +198,7 @@ def _norm_of_many(
 ) -> tuple[Array, bool]:
     if batched == [True, False, False, False]:
         return _norm_of_rows(x, shift, weight, bias), True
-    plain = _norm_of_one.fun  # an ensemble: every row has weights of its own
+    plain = _norm_of_one.fun  # an ensemble: every row has its own weights
     return jax.vmap(plain, [0 if b else None for b in batched])(x, shift, weight, bias), True
 
 
@@ -213,27 +214,27 @@ def _norm_forward(x: Array, shift: Array, weight: Array, bias: Array) -> tuple[A
     return out.astype(x.dtype), (x, shift, weight, bias, moments)
 
 
-def _norm_backward(kept: Any, g: Array) -> tuple[Array, Array, Array, Array]:
-    x, shift, weight, bias, moments = kept
+def _norm_backward(residuals: Any, g: Array) -> tuple[Array, Array, Array, Array]:
+    x, shift, weight, bias, moments = residuals
 
     def read(*more: Any) -> tuple[Any, ...]:
-        """LayerNorm without its weights, and the gradient behind the ReLU; behind a barrier, so that each of the three
-        passes below makes them for itself and nothing of them is written."""
+        """LayerNorm without its weights, and the gradient that passes the ReLU. The barrier makes each of the three
+        passes below compute them again, so that they are never written to memory."""
         x_, g_, moments_, *more_ = jax.lax.optimization_barrier((x, g, moments, *more))
         unit = _unit(x_.astype(weight.dtype) + shift, *moments_)
         return unit, jnp.where(unit * weight + bias > 0, g_.astype(unit.dtype), 0.0), *more_
 
     unit, through = read()
     sums = [jnp.sum(term * weight, axis=1, keepdims=True) for term in (through, through * unit)]
-    unit, through, scale, (moved, turned) = read(moments[1], sums)
-    dx = (scale * (through * weight - (moved + unit * turned) / x.shape[1])).astype(x.dtype)
+    unit, through, scale, (sum_of_gradients, sum_with_unit) = read(moments[1], sums)
+    dx = (scale * (through * weight - (sum_of_gradients + unit * sum_with_unit) / x.shape[1])).astype(x.dtype)
     unit, through, dx_ = read(dx)
     dshift, dweight, dbias = (_sum_of_rows(term) for term in (dx_.astype(unit.dtype), through * unit, through))
     return dx, dshift.astype(shift.dtype), dweight, dbias
 
 
 def _sum_of_rows(x: Array) -> Array:
-    """First of parts of them, a sum that joins the kernel which makes the rows."""
+    """First the sums of groups of rows, which XLA puts into the kernel that makes the rows. Then the sum of those."""
     parts = jnp.sum(x.reshape(-1, math.gcd(len(x), PART), x.shape[1]), axis=1)
     return jnp.sum(jax.lax.optimization_barrier(parts), axis=0)
 

@@ -1,4 +1,4 @@
-"""Perceptrons: linear layers with ReLU between. Every module here is a PyTree of arrays alone and takes one sample."""
+"""Perceptrons: linear layers with ReLU between them. Every module is a PyTree of arrays only and takes one sample."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LOG_STD_RANGE = (-5.0, 2.0)  # of every Gaussian that a network describes
 
 
 class MLP(eqx.Module):
-    """Linear layers with ReLU between, optionally LayerNorm before each ReLU."""
+    """Linear layers with ReLU between them, and optionally LayerNorm before each ReLU."""
 
     layers: tuple[eqx.nn.Linear, ...]
     norms: tuple[eqx.nn.LayerNorm, ...]
@@ -30,8 +30,8 @@ class MLP(eqx.Module):
         layer_norm: bool = False,
         orthogonal: bool = False,
     ) -> None:
-        """`out_size=None` makes an encoder, whose last hidden layer is its output. Weights begin uniform in ±1/√inputs
-        as in PyTorch, or orthogonal times √2 with biases of zero as in jaxrl."""
+        """`out_size=None` makes an encoder: its last hidden layer is its output. Initial weights are uniform in
+        ±1/√inputs as in PyTorch, or orthogonal times √2 with zero biases as in jaxrl."""
         sizes = (in_size, *hidden, *(() if out_size is None else (out_size,)))
         keys = jax.random.split(key, len(sizes) - 1)
         make = _orthogonal if orthogonal else _uniform
@@ -43,7 +43,7 @@ class MLP(eqx.Module):
         return self._finish(product(self.layers[0], x), bias(self.layers[0]))
 
     def finish(self, x: Array) -> Array:
-        """What is left to do with the product of the first layer, its bias included."""
+        """The output of the network. `x` is the product of the first layer, plus its bias."""
         return self._finish(x, None)
 
     def _finish(self, x: Array, shift: Array | None) -> Array:

@@ -1,4 +1,4 @@
-"""Policies as values: they open episodes, act in them, and answer what others want to know of them."""
+"""Policies as values: they open episodes, act in them, and tell callers how they act and what they chose."""
 
 from droprl.policies.adaptive import AdaptiveMemory, AdaptivePolicy
 from droprl.policies.fixed import ActorPolicy, FixedPolicy

@@ -1,6 +1,6 @@
 """The policy that searches for z at test time: π*(a|s) = β(a|s, z*(s)), by one of the rules of `Adaptation`.
 
-An episode's memory holds the z in use. So "z fixed at s₀" and "z inferred anew every m steps" are one kind of policy.
+An episode's memory holds the z in use. So "z fixed at s₀" and "z inferred again every m steps" are one kind of policy.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from droprl.policies.guard import Guard, Guarded
 from droprl.policies.policy import Carry, Facts, Traits
 from droprl.policies.program import Program, first_row
 
-ANEW = ("best-ada", "grad-ada")  # rules that infer z again as the episode goes on
+INFERS_AGAIN = ("best-ada", "grad-ada")  # rules that infer z again as the episode goes on
 ASCENDS = ("grad", "grad-ada")  # rules that climb by the gradient
 
 
 class AdaptiveMemory(NamedTuple):
-    """What it remembers of an episode: the clock, the embedding in use with its origin, and what the guard knows."""
+    """What it remembers of an episode: the clock, the embedding in use and its origin, and the guard's memory."""
 
     step: Array
     inferred: Inferred
@@ -52,11 +52,11 @@ class AdaptivePolicy(eqx.Module):
     def traits(self) -> Traits:
         rule, interval = self.adaptation.rule, self.adaptation.reinference_interval
         once = rule in ("best", "grad")
-        follows_from_the_state = rule == "first" or (rule in ANEW and interval == 1 and not self._warm)
+        follows_from_the_state = rule == "first" or (rule in INFERS_AGAIN and interval == 1 and not self._warm)
         return Traits(
             draws=draws_actions(self.behavior_policy, self.sample_actions),
             remembers=self.guard is not None or not follows_from_the_state,
-            interval=interval if rule in ANEW else 1,
+            interval=interval if rule in INFERS_AGAIN else 1,
             chooses_once=once and self.guard is None,
             rule=rule,
         )
@@ -81,9 +81,9 @@ class AdaptivePolicy(eqx.Module):
         return known | {"held": guarded.held, "believed": guarded.believed, "guarded": guarded.stepped_in}
 
     def program(self) -> Program:
-        """A policy that remembers has z and the clock in its memory, and after a warm start also where z came from.
+        """The memory of a policy that remembers holds z and the clock. With a warm start it also holds the start of z.
 
-        The score is that of the z in use at the state at hand. So a file need not remember the score of an inference.
+        The score is that of the z in use, at the present state. So a file need not remember the score of an inference.
         """
         refuse_draws(self)
         self._refuse_what_no_file_holds()
@@ -111,12 +111,12 @@ class AdaptivePolicy(eqx.Module):
     def _refuse_what_no_file_holds(self) -> None:
         if self.guard is not None:
             raise DropError(
-                "the guard is not part of an ONNX file: export it with --no-guard, or save it with --out alone"
+                "an ONNX file cannot hold the guard: export the policy with --no-guard, or save it with --out alone"
             )
         if self.adaptation.tolerance > 0 and self.adaptation.rule in ASCENDS:
             raise DropError(
-                f"the ascent ends when no score rises by more than {self.adaptation.tolerance:g} (tolerance), and an "
-                "ONNX file holds no loop of open length: export it with --tolerance 0, which takes all K steps"
+                f"the ascent ends when no score rises by more than {self.adaptation.tolerance:g} (tolerance), but an "
+                "ONNX file holds only loops of fixed length: export it with --tolerance 0, which takes all K steps"
             )
 
     @property
@@ -124,21 +124,21 @@ class AdaptivePolicy(eqx.Module):
         return self.adaptation.warm_start and self.adaptation.rule == "grad-ada"
 
     def _guarded(self, guard: Guard, carry: AdaptiveMemory, observations: Array) -> tuple[AdaptiveMemory, Array]:
-        """The memory after a step, and the observations that the actions go by."""
-        assert carry.guarded is not None, "the memory of a guarded policy is what its start() makes"
+        """The memory after a step, and the observations that the actions use."""
+        assert carry.guarded is not None, "only start() makes the memory of a guarded policy"
         guarded = jax.vmap(guard.read)(observations, carry.guarded)
-        observations = guarded.gone_by(observations)
+        observations = guarded.used(observations)
         finite = jnp.all(jnp.isfinite(observations), axis=-1)
         before = carry._replace(guarded=guarded)
-        # NaN infers nothing. The clock waits for a state at which z may be kept.
+        # At NaN nothing is inferred. The clock stands still until a state comes at which a z may stay.
         after = _where(finite, self._inferred(before, observations), before)
         waits = (carry.step == 0) & ~(finite & guard.settled(guarded))
         return after._replace(step=jnp.where(waits, 0, carry.step + 1)), observations
 
     def _inferred(self, carry: AdaptiveMemory, observations: Array) -> AdaptiveMemory:
-        """The memory with a new embedding in the episodes that are due."""
+        """The memory, with a new embedding in the episodes that are due for one."""
         infer_all = jax.vmap(self._infer_after)
-        adapts = self.adaptation.rule in ANEW
+        adapts = self.adaptation.rule in INFERS_AGAIN
         if adapts and self.adaptation.reinference_interval == 1:
             return infer_all(observations, carry)
         due = carry.step % self.adaptation.reinference_interval == 0 if adapts else carry.step == 0
@@ -159,5 +159,5 @@ class AdaptivePolicy(eqx.Module):
 
 
 def _where(which: Array, new: Carry, old: Carry) -> Carry:
-    """Each episode's memory: the new one where it is marked."""
+    """Each episode's memory: the new one if the episode is marked, otherwise the old one."""
     return jax.tree.map(lambda a, b: jnp.where(which.reshape(which.shape + (1,) * (a.ndim - 1)), a, b), new, old)

@@ -16,7 +16,7 @@ from droprl.policies.program import Program
 
 
 class ActorPolicy(eqx.Module):
-    """One actor network: its own action at every state, or one that is drawn from it."""
+    """One actor network. It plays the actor's mode at every state, or an action drawn from the actor."""
 
     actor: Actor
     sample_actions: bool = eqx.field(static=True)
@@ -91,7 +91,7 @@ def draws_actions(behavior_policy: BehaviorPolicy, sample_actions: bool) -> bool
 
 
 def keys_of_rows(key: Array, n: int) -> Array:
-    """One key for each row: those given, or split from the one given."""
+    """One key for each row: the keys as given, or one given key split into n."""
     return key if key.ndim else jax.random.split(key, n)
 
 
@@ -99,6 +99,6 @@ def refuse_draws(policy: Policy) -> None:
     """A file cannot draw random numbers as JAX does."""
     if policy.traits.draws:
         raise DropError(
-            "the policy draws its actions at random, which an ONNX file cannot do as JAX does: train it without "
-            "sample_actions, or save it with --out"
+            "the policy draws its actions at random, and an ONNX file cannot draw the same numbers as JAX: train it "
+            "without sample_actions, or save it with --out"
         )

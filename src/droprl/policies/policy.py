@@ -19,40 +19,40 @@ Facts = dict[str, Array]
 
 @dataclass(frozen=True)
 class Traits:
-    """How a policy acts. Whoever plays, times, serves or ships a policy asks this."""
+    """How a policy acts. Code that plays, times, serves or ships a policy asks this."""
 
     draws: bool = False
-    """`act` uses its key. A key costs a call of its own, and most policies need none."""
+    """`act` uses its key. Making a key costs a call of its own, and most policies need none."""
     remembers: bool = False
-    """An action depends on more than its observation, so every episode needs a memory of its own."""
+    """An action depends on more than its observation, so every episode needs its own memory."""
     interval: int = 1
-    """The policy infers anew every so many steps; 1 where every step costs the same."""
+    """The policy infers z again every `interval` steps. 1 if every step costs the same."""
     chooses_once: bool = False
-    """All that it remembers is what it inferred at the first state of the episode."""
+    """The policy infers z at the first state of the episode, and remembers nothing else."""
     rule: InferenceRule | None = None
     """Its rule of inference. None for a policy that infers nothing."""
 
 
 class Policy(Protocol):
     def start(self, n: int) -> Carry:
-        """The memory of n episodes that begin now; every leaf has the episode as its first axis."""
+        """The memory of n episodes that begin now. The first axis of every leaf is the episode."""
         ...
 
     def act(self, carry: Carry, observations: Array, key: Array | None) -> tuple[Carry, Array]:
-        """One action for each of the n observations; `key` is one key for all, or one for each episode."""
+        """One action for each of the n observations. `key` is one key for all, or one for each episode."""
         ...
 
     def facts(self, carry: Carry) -> Facts:
         """What it knows about the actions it has just taken, by name: arrays with one row per episode.
 
-        The names in use: `embedding` (the z that acts), `score` (its score where it was inferred), `sub_task` (whose
-        z_n the search began at); of a guarded policy `held` (the action went by an earlier observation), `believed`
-        (that observation) and `guarded` (the guard stepped in).
+        The names in use: `embedding` (the z that acts), `score` (its score at the state where it was inferred) and
+        `sub_task` (the search started from the z_n of this one). A guarded policy adds `held` (the action used an
+        earlier observation), `believed` (that observation) and `guarded` (the guard stepped in).
         """
         ...
 
     def program(self) -> Program:
-        """Its step for a file of another format, or a `DropError` that says why there is none."""
+        """Its step for a file of another format. Raises a `DropError` that says why, if there is none."""
         ...
 
     @property
@@ -69,10 +69,10 @@ class HearsRewards(Protocol):
     """The memory of a policy that wants to know what its last action earned, in each episode."""
 
     def rewarded(self, rewards: Array) -> Self:
-        """The same memory, told the rewards (n,) of the step just taken, in the task's own units."""
+        """This memory after it heard the rewards (n,) of the step just taken, in the task's own units."""
         ...
 
 
 def tell_rewards(carry: Carry, rewards: np.ndarray | Array) -> Carry:
-    """The memory after it was told the step's rewards, between two actions. A memory that does not listen stays."""
+    """The memory after it heard the step's rewards, between two actions. A memory that does not listen stays as is."""
     return carry.rewarded(jnp.asarray(rewards, jnp.float32)) if isinstance(carry, HearsRewards) else carry

@@ -29,7 +29,7 @@ def build_report(runs: Sequence[Run], command: str, notes: Sequence[str] = ()) -
     If the task cannot be played here, the page says so and has the rest.
     """
     evaluations = [e for run in runs for e in load_evaluations(run)]
-    in_sub_tasks = [run for run in runs if run.spec().n_sub_tasks > 1]
+    in_sub_tasks = [run for run in runs if has_several_sub_tasks(run)]
     adaptive = next((run for run in in_sub_tasks if run.config.algorithm.adaptation is not None), None)
     named = [(run.config.algorithm.name, run) for run in runs]
     data = runs[0].config.data
@@ -130,8 +130,14 @@ def _series(run: LoggedRun, metric: str, label: str) -> Series | None:
 # --- sub-tasks and diagnostics ---
 
 
+def has_several_sub_tasks(run: Run) -> bool:
+    """Whether the run has more than one sub-task. Older runs count data that is not cut as one sub-task."""
+    return (run.spec().n_sub_tasks or 1) > 1
+
+
 def sub_tasks_of(run: Run, predicted: list[float] | None) -> SubTaskReturns:
     summary = run.sub_tasks()
+    assert summary is not None
     return SubTaskReturns(summary.mean, summary.low, summary.high, predicted)
 
 
@@ -179,8 +185,9 @@ def walks_of(run: Run) -> list[EmbeddingWalk]:
 
 def _walk(run: Run, rule: InferenceRule, make: EnvMaker, seed: int) -> EmbeddingWalk:
     policy = policy_of_run(run, rule=rule)
-    search = policy.search
+    search, sub_tasks = policy.search, run.sub_tasks()
     assert search is not None
+    assert sub_tasks is not None
     known: list[Facts] = []
     rewards: list[float] = []
     seen: list[np.ndarray] = []
@@ -196,7 +203,7 @@ def _walk(run: Run, rule: InferenceRule, make: EnvMaker, seed: int) -> Embedding
     return EmbeddingWalk(
         rule=rule,
         embeddings=_points(plane, np.asarray(search.embeddings)),
-        sub_task_returns=run.sub_tasks().mean,
+        sub_task_returns=sub_tasks.mean,
         path=_points(plane, np.stack([step["embedding"] for step in known])),
         start_of_path=[int(step["sub_task"]) for step in known],
         scores=[float(step["score"]) for step in known],
@@ -233,7 +240,6 @@ def _facts(runs: Sequence[Run]) -> list[tuple[str, str]]:
     facts += [("task", data.env)] if data.env else []
     for run in runs:
         config = run.config
-        n = run.spec().n_sub_tasks
-        cut = f", {n} sub-tasks" if n > 1 else ""
+        cut = f", {run.spec().n_sub_tasks} sub-tasks" if has_several_sub_tasks(run) else ""
         facts.append((config.algorithm.name, f"{len(config.seeds)} seeds × {config.steps:,} updates{cut}"))
     return facts

@@ -18,9 +18,9 @@ from jax import Array
 
 from droprl.compiler import on_accelerator
 from droprl.data.dataset import Dataset
-from droprl.data.returns import discounted_returns
+from droprl.data.rewards import Rewards
+from droprl.data.rows import DeviceRows, Recipe, TargetColumns, TargetRule, device_rows
 from droprl.data.scaling import fit_scaling
-from droprl.data.transitions import Transitions, transition_table
 from droprl.errors import DropError, require
 from droprl.loaded import LoadedPolicy
 from droprl.networks.perceptrons import MLP
@@ -62,24 +62,23 @@ def estimate_returns(
     One table of the data serves all policies, and one compiled loop fits all of their Q.
     """
     config = config or FQE()
-    spread = float(np.std(discounted_returns(dataset, config.discount)))
-    scale = spread if spread > 1e-8 else 1.0
-    table = _table(dataset, config.discount, scale)
-    rows, starts = np.flatnonzero(table.has_target), np.asarray(dataset.bounds[:-1])
+    rewards = Rewards("spread").treatment(dataset, config.discount)
+    table = device_rows(dataset, Recipe(fit_scaling(dataset), rewards, config.discount, TargetRule(td_steps=1)))
+    rows, starts = np.flatnonzero(_targets(table).has_target), np.asarray(dataset.bounds[:-1])
     if config.transitions is not None and config.transitions < len(rows):
         rows = np.sort(np.random.default_rng(seed).choice(rows, config.transitions, replace=False))
-    asked = np.union1d(np.asarray(table.successor)[rows], starts)
+    asked = np.union1d(np.asarray(_targets(table).successor)[rows], starts)
     chosen = jnp.stack([_chosen_actions(policy, dataset, table, asked) for policy in policies])
     found = _fit(table, jnp.asarray(rows), chosen, jnp.asarray(starts), config, jax.random.key(seed))
-    return [scale * float(value) for value in found]
+    return [rewards.scale * float(value) for value in found]
 
 
-def _table(dataset: Dataset, discount: float, scale: float) -> Transitions:
-    """One-step transitions of all episodes, normalised by the data."""
-    return transition_table(dataset, [np.arange(dataset.n_episodes)], fit_scaling(dataset), discount, 1, scale)
+def _targets(table: DeviceRows) -> TargetColumns:
+    assert table.targets is not None, "the recipe asks for targets"
+    return table.targets
 
 
-def _chosen_actions(policy: LoadedPolicy, dataset: Dataset, table: Transitions, asked: np.ndarray) -> Array:
+def _chosen_actions(policy: LoadedPolicy, dataset: Dataset, table: DeviceRows, asked: np.ndarray) -> Array:
     """The policy's action in the `asked` rows of the table, scaled to [-1, 1] by the data's bounds; 0 in other rows.
 
     A rule that chooses z once per episode chooses it in the episode's first state.
@@ -96,7 +95,7 @@ def _chosen_actions(policy: LoadedPolicy, dataset: Dataset, table: Transitions, 
         )
     scaling, key = fit_scaling(dataset), jax.random.key(0)
     observations = np.asarray(table.observations * scaling.observation_std + scaling.observation_mean)
-    firsts = observations[_first_rows(dataset, np.asarray(table.successor), len(observations))]
+    firsts = observations[_first_rows(dataset, np.asarray(_targets(table).successor), len(observations))]
 
     def act(rows: np.ndarray) -> np.ndarray:
         carry = policy.start(len(rows))
@@ -127,15 +126,15 @@ def _value(q: MLP, observations: Array, actions: Array) -> Array:
     return jax.vmap(q)(jnp.concatenate([observations, actions], axis=1))[:, 0]
 
 
-def _loss(q: MLP, target: MLP, table: Transitions, chosen: Array, row: Array) -> Array:
-    after = table.successor[row]
-    following = _value(target, table.observations[after], chosen[after])
-    wanted = table.reward[row] + table.discount[row] * following
-    return jnp.mean((_value(q, table.observations[row], table.actions[row]) - jax.lax.stop_gradient(wanted)) ** 2)
+def _loss(q: MLP, target: MLP, table: DeviceRows, chosen: Array, row: Array) -> Array:
+    step = table.target(row)
+    following = _value(target, step.next_observation, chosen[_targets(table).successor[row]])
+    wanted = step.reward + step.discount * following
+    return jnp.mean((_value(q, table.observation(row), table.action(row)) - jax.lax.stop_gradient(wanted)) ** 2)
 
 
 @partial(jax.jit, static_argnames="config")
-def _fit(table: Transitions, rows: Array, chosen: Array, starts: Array, config: FQE, key: Array) -> Array:
+def _fit(table: DeviceRows, rows: Array, chosen: Array, starts: Array, config: FQE, key: Array) -> Array:
     """For each policy, given by its actions, the mean of Q̄ at the starts after all updates."""
     init_key, update_key = jax.random.split(key)
     size = table.observations.shape[1] + table.actions.shape[1]

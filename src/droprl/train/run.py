@@ -76,8 +76,11 @@ class Run:
 
     # --- what the run knows of its data ---
 
+    def _data_json(self) -> dict[str, Any]:
+        return read_sealed(self.path / "data.json", MEND)
+
     def _data(self, part: str) -> Any:
-        content = read_sealed(self.path / "data.json", MEND)
+        content = self._data_json()
         if not isinstance(content.get(part), dict):
             raise DropError(f"{self.path / 'data.json'}: has no {part}: {MEND}")
         return content[part]
@@ -124,8 +127,10 @@ class Run:
         except DropError:
             return False
 
-    def sub_tasks(self) -> SubTaskSummary:
-        """The returns behind each sub-task."""
+    def sub_tasks(self) -> SubTaskSummary | None:
+        """The returns behind each sub-task. None where the algorithm has no sub-tasks."""
+        if self.spec().n_sub_tasks is None and "sub_tasks" not in self._data_json():
+            return None
         return from_dict(SubTaskSummary, self._data("sub_tasks"), str(self.path / "data.json"))
 
     # --- what training left ---
@@ -175,7 +180,8 @@ def open_run(path: Path, config: RunConfig, prepared: Prepared, returns: np.ndar
         if odd:
             shown = "; ".join(odd[:3]) + (f"; and {len(odd) - 3} more" if len(odd) > 3 else "")
             raise DropError(f"{path}: holds another run ({shown}): use another --out, or remove the folder")
-        if not (run.readable(run.spec) and run.readable(run.scaling) and run.readable(run.sub_tasks)):
+        parts = [run.spec, run.scaling] + ([] if prepared.sub_tasks is None else [run.sub_tasks])
+        if not all(run.readable(part) for part in parts):
             _write_data(path, prepared, returns)  # by the fingerprint it is the same data
         return run
     _write_data(path, prepared, returns)
@@ -185,16 +191,21 @@ def open_run(path: Path, config: RunConfig, prepared: Prepared, returns: np.ndar
 
 
 def _write_data(path: Path, prepared: Prepared, returns: np.ndarray) -> None:
-    parts = [returns[members] for members in prepared.sub_tasks]
-    summary = SubTaskSummary(
-        mean=[float(np.mean(p)) for p in parts],
-        low=[float(np.min(p)) for p in parts],
-        high=[float(np.max(p)) for p in parts],
-        n_trajectories=[len(p) for p in parts],
-    )
     scaling = {name: np.asarray(v).tolist() for name, v in prepared.scaling._asdict().items()}
-    data = {"spec": asdict(prepared.spec), "scaling": scaling, "reward_scale": prepared.reward_scale}
-    write_bytes(path / "data.json", sealed(data | {"sub_tasks": asdict(summary)}))
+    treatment = prepared.recipe.rewards
+    data: dict[str, Any] = {"spec": prepared.spec.to_json(), "scaling": scaling, "reward_scale": treatment.scale}
+    if treatment.plus:
+        data["reward_plus"] = treatment.plus
+    if prepared.sub_tasks is not None:
+        parts = [returns[members] for members in prepared.sub_tasks]
+        summary = SubTaskSummary(
+            mean=[float(np.mean(p)) for p in parts],
+            low=[float(np.min(p)) for p in parts],
+            high=[float(np.max(p)) for p in parts],
+            n_trajectories=[len(p) for p in parts],
+        )
+        data["sub_tasks"] = asdict(summary)
+    write_bytes(path / "data.json", sealed(data))
 
 
 class MetricsLog:

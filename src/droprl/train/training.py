@@ -111,7 +111,9 @@ def _prepared(dataset: Dataset, algorithm: Algorithm | str) -> tuple[Algorithm, 
         jax.eval_shape(resolved.diagnose, state, prepared.probe)
     except (ValueError, TypeError, ZeroDivisionError) as error:
         raise DropError(f"algorithm {chosen.name}: {' '.join(str(error).split())}: change its settings") from error
-    if not all(np.isfinite(part).all() for part in prepared.scaling):
+    # Columns on the disk were checked when they were written. Their checksums are compared at every start.
+    columns = () if dataset.on_disk else (dataset.observations, dataset.actions, dataset.rewards)
+    if not all(np.isfinite(part).all() for part in (*prepared.scaling, *columns)):
         raise DropError(f"{dataset.name}: holds NaN or infinity: build it with from_arrays, which says where")
     return resolved, prepared
 

@@ -21,7 +21,7 @@ from droprl.evaluation.statistics import Estimate
 from droprl.files.seals import read_json, read_sealed
 from droprl.files.storage import write_bytes
 from droprl.loaded import policy_of_run
-from droprl.report.build import curve_chart, curves_of, scores_at_start, sub_tasks_of, walks_of
+from droprl.report.build import curve_chart, curves_of, has_several_sub_tasks, scores_at_start, sub_tasks_of, walks_of
 from droprl.report.contents import Chart, EmbeddingWalk, SubTaskReturns
 from droprl.report.svg import nullable
 from droprl.train import Run
@@ -105,7 +105,7 @@ def _play_episode(bench: Bench) -> EpisodeOfRun | None:
             run = bench.run(task, method)
             if not isinstance(run, Run) or not run.checkpoints() or run.config.data.env is None:
                 continue
-            if run.config.algorithm.adaptation is None or run.spec().n_sub_tasks < 2:
+            if run.config.algorithm.adaptation is None or not has_several_sub_tasks(run):
                 continue
             try:
                 walks, predicted = walks_of(run), scores_at_start(policy_of_run(run))
@@ -118,10 +118,12 @@ def _play_episode(bench: Bench) -> EpisodeOfRun | None:
 
 def predictions_of(run: Run, walk: EmbeddingWalk) -> Predictions | None:
     discount = getattr(run.config.algorithm, "discount", None)
-    scale = read_sealed(run.path / "data.json", MEND).get("reward_scale")
+    content = read_sealed(run.path / "data.json", MEND)
+    scale, plus = content.get("reward_scale"), content.get("reward_plus", 0.0)
     if not discount or not scale or not walk.rewards:
         return None
-    backwards = accumulate(reversed(walk.rewards), lambda later, now: now + discount * later)
+    treated = (reward + plus * scale for reward in reversed(walk.rewards))
+    backwards = accumulate(treated, lambda later, now: now + discount * later)
     earned = [total / scale for total in backwards][::-1]
     # Between two inferences the score does not change: it says nothing about the present state.
     anew = [i for i, score in enumerate(walk.scores) if i == 0 or score != walk.scores[i - 1]]

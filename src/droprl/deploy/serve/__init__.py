@@ -1,1 +1,1 @@
-"""A policy as an HTTP service: `engine` acts, `batching` gathers requests, `app` answers them, `live` is the page."""
+"""A policy as an HTTP service: `engine` acts, `batching` groups requests, `app` answers them, `live` is the page."""

@@ -1,4 +1,4 @@
-"""The service's endpoints. Whatever reaches the policy has been checked in `wire`; what remembers is in `sessions`."""
+"""The service's endpoints. `wire` checks everything before it reaches the policy; `sessions` holds the memory."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ STATUS: dict[type[DropError], int] = {
 MEANING = {
     400: "the request makes no sense",
     401: "the token is missing or wrong",
-    403: "another site's page asks",
+    403: "a page of another site sent this request",
     404: "there is no such session",
     408: "the body came too slowly",
-    409: "not as things stand",
+    409: "the policy or the session cannot do this now",
     413: "the body is too large",
     415: "the body is not JSON",
-    421: "the service is asked under a name that is not its own",
-    422: "the body is not what is asked for, and why",
-    429: "too many sessions are open, or too many episodes in them",
+    421: "the request names another host than this service",
+    422: "the body does not fit this policy; the error says why",
+    429: "too many sessions or too many episodes are open",
     503: "too many requests are waiting, or the policy no longer answers",
 }
 ANY = (401, 403, 421)
@@ -52,7 +52,7 @@ READING = (*ANY, 400, 408, 413, 415, 422)
 
 @dataclass(frozen=True)
 class Limits:
-    """How much anybody may ask for, and how it is worked through."""
+    """How much clients may ask for, and how the service works."""
 
     rows: int = 256  # observations in one request, and in one call of the policy; a power of two
     sessions: int = 1000
@@ -62,7 +62,7 @@ class Limits:
 
 
 class Service:
-    """A policy with all that answering for it takes. `close()` when done."""
+    """A policy, with everything that the service needs to answer. Call `close()` at the end."""
 
     def __init__(self, loaded: LoadedPolicy, limits: Limits = Limits(), env: str | None = None) -> None:
         self.loaded, self.limits = loaded, limits
@@ -117,7 +117,7 @@ def make_app(service: Service, token: str | None = None) -> FastAPI:
         title=f"droprl: {service.loaded.algorithm.name} trained on {service.loaded.origin.dataset}",
         version=__version__,
         description="Actions of one policy, which goes on optimising its embedding at test time.",
-        docs_url=None,  # they would fetch scripts from elsewhere; `live.routes` has a page of our own
+        docs_url=None,  # FastAPI's pages would fetch scripts from other sites; `live.routes` has our own page
         redoc_url=None,
     )
     app.add_middleware(Gate, measures=service.measures, most_bytes=service.shapes.most_bytes, token=token)
@@ -133,7 +133,7 @@ def make_app(service: Service, token: str | None = None) -> FastAPI:
 def _add_acting(app: FastAPI, service: Service) -> None:
     @app.post("/act", **_told(service.shapes.act, wire.Action | wire.Actions, *READING, 409, 503))
     async def act(request: Request) -> Response:
-        """The action at an observation, or at each of a list. What a rule remembers of its episode needs a session."""
+        """The action at an observation, or at each of a list. A rule that remembers its episode needs a session."""
         asked: Any = await wire.read(request, service.shapes.act, service.shapes.most_bytes)
         if service.remembers:
             raise HTTPException(409, "this policy remembers its episode: POST /sessions, then /sessions/{session}/act")
@@ -147,7 +147,7 @@ def _add_sessions(app: FastAPI, service: Service) -> None:
 
     @app.post("/sessions", status_code=201, **_told(service.shapes.session, wire.Opened, *READING, 429))
     async def open_session(request: Request) -> Response:
-        """A place for the memory of an episode, or of several side by side."""
+        """Make a place for the memory of one episode, or of several episodes side by side."""
         asked: Any = await wire.read(request, service.shapes.session, service.shapes.most_bytes, empty_is_default=True)
         name = sessions.create(asked.episodes, service.engine.start(asked.episodes))
         answer = {"session": name, "episodes": asked.episodes, "idle_seconds": sessions.idle}
@@ -171,20 +171,20 @@ def _add_sessions(app: FastAPI, service: Service) -> None:
                 )
             rewards = _rewards(asked.reward, opened)
             acted = await service.act(observations, opened.memory, rewards)
-            carry = jax.tree.map(np.array, acted.memory)  # a copy: a view would keep the whole batch
+            carry = jax.tree.map(np.array, acted.memory)  # a copy: a view would keep the whole batch in memory
         finally:
             sessions.end(session, carry)
         return _answer(acted, alone)
 
     @app.delete("/sessions/{session}", status_code=204, responses=_refusals(*ANY, 404), response_class=Response)
     async def close_session(session: str) -> Response:
-        """Forget its memory."""
+        """Forget the session and its memory."""
         sessions.delete(session)
         return Response(status_code=204)
 
 
 def _rewards(given: Any, session: memory.Session) -> np.ndarray:
-    """What the action before earned; at the first there is nothing that it could belong to."""
+    """What the previous action earned. At the first action there is no previous one: the reward is ignored."""
     count = len(given) if isinstance(given, list) else session.episodes
     if count != session.episodes:
         raise HTTPException(409, f"{count} rewards for {session.episodes} episodes of the session")
@@ -197,7 +197,7 @@ def _add_facts(app: FastAPI, service: Service) -> None:
 
     @app.get("/health", response_model=wire.Health, responses=unwell | _refusals(403, 421))
     async def health() -> Response:
-        """Whether it can act; needs no token."""
+        """Whether the policy can act. This needs no token."""
         return JSONResponse({"status": "ok"}) if service.batcher.works else JSONResponse({"error": ENDED}, 503)
 
     @app.get("/info", responses=_refusals(*ANY))
@@ -221,7 +221,7 @@ def _answer(acted: Acted, alone: bool) -> Response:
 
 
 def _told(question: Any, answer: Any, *refusals: int) -> dict[str, Any]:
-    """What the OpenAPI page says of an endpoint that reads its body itself."""
+    """What the OpenAPI page says about an endpoint that reads its body itself."""
     content = {"application/json": {"schema": question.model_json_schema()}}
     body = {
         "requestBody": {"content": content, "required": any(f.is_required() for f in question.model_fields.values())}

@@ -1,4 +1,4 @@
-"""Requests that wait while the policy is busy are answered together: a queue, and one thread that calls the engine."""
+"""A queue of requests, and one thread that calls the engine. Requests that wait together are answered together."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from droprl.deploy.serve.engine import Acted, Engine, Rows
 from droprl.errors import DropError
 
-END = None  # what `close` puts behind all that is waiting
+END = None  # `close` puts this at the end of the queue
 ENDED = "the policy no longer answers: start the service again"
 
 
 class Busy(DropError):
-    """More is waiting than would be answered soon."""
+    """Too many requests are waiting to be answered soon."""
 
 
 class Ended(DropError):
-    """Nobody is left to answer."""
+    """The thread that answers has ended."""
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,13 @@ class _Job:
 
 
 class Batcher:
-    """Nobody waits for company: a request alone is answered at once, and those that came meanwhile go together."""
+    """Answers a single request at once. Requests that come while the engine is busy go together in the next batch."""
 
     def __init__(self, engine: Engine, most_waiting: int = 1024, on_batch: Callable[[int], None] | None = None) -> None:
         self._engine, self._on_batch = engine, on_batch
         self._queue: queue.Queue[_Job | None] = queue.Queue(most_waiting)
-        self._ahead: list[_Job | None] = []  # what the thread has taken from the queue and not begun: one at most
-        self._ended = False  # set by the thread, before it refuses what it leaves behind
+        self._ahead: list[_Job | None] = []  # at most one job: taken from the queue, but not begun
+        self._ended = False  # set by the thread, before it refuses the jobs that remain
         self._thread = threading.Thread(target=self._work, name="droprl-batches", daemon=True)
         self._thread.start()
 
@@ -60,13 +60,13 @@ class Batcher:
             self._queue.put_nowait(job)
         except queue.Full:
             raise Busy(f"{self._queue.maxsize} requests are waiting already: try again in a moment") from None
-        if self._ended:  # meanwhile; a thread that ends later finds the job, and refuses it
+        if self._ended:  # the thread ended in between. If it ends later, it finds the job and refuses it
             job.answer.cancel()
             raise Ended(ENDED)
         return await job.answer
 
     def close(self) -> None:
-        """After what is waiting has been answered."""
+        """End the thread, after it has answered all requests that wait."""
         if not self._ended:
             self._queue.put(END)
         self._thread.join()
@@ -77,7 +77,7 @@ class Batcher:
             while (first := self._next()) is not END:
                 batch = self._gather(first)
                 self._answer(batch)
-        finally:  # in order or not: whoever still waits would wait for ever
+        finally:  # after an error too: otherwise the remaining requests would wait for ever
             self._ended = True
             left = [*self._ahead, *self._rest()]
             _send([(job, Ended(ENDED)) for job in (*batch, *left) if job is not END])
@@ -91,7 +91,7 @@ class Batcher:
                 yield self._queue.get_nowait()
 
     def _gather(self, first: _Job) -> list[_Job]:
-        """Whatever is waiting, as far as one call takes it; the first that it does not goes `_ahead` of the rest."""
+        """The jobs that wait, as many as fit into one call. The first one that does not fit goes into `_ahead`."""
         batch, room = [first], self._engine.largest - len(first.rows.observations)
         while room > 0:
             try:
@@ -108,7 +108,7 @@ class Batcher:
     def _answer(self, batch: list[_Job]) -> None:
         try:
             answers: list[Acted | Exception] = list(self._engine.step([job.rows for job in batch]))
-        except Exception as error:  # the thread must live on: whoever asked is told
+        except Exception as error:  # the thread must go on: the error goes to those who asked
             answers = [error] * len(batch)
         if self._on_batch is not None:
             self._on_batch(sum(len(job.rows.observations) for job in batch))
@@ -116,7 +116,7 @@ class Batcher:
 
 
 def _send(pairs: list[tuple[_Job, Acted | Exception]]) -> None:
-    """To the loops that wait; those that have closed do not any more."""
+    """Send answers to the event loops that wait for them. A loop that has closed does not wait any more."""
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Job, Acted | Exception]]] = {}
     for job, answer in pairs:
         by_loop.setdefault(job.loop, []).append((job, answer))
@@ -127,7 +127,7 @@ def _send(pairs: list[tuple[_Job, Acted | Exception]]) -> None:
 
 def _deliver(pairs: list[tuple[_Job, Acted | Exception]]) -> None:
     for job, answer in pairs:
-        if job.answer.done():  # answered already, or whoever asked has gone
+        if job.answer.done():  # already answered, or the client has gone
             continue
         if isinstance(answer, Exception):
             job.answer.set_exception(answer)

@@ -1,4 +1,4 @@
-"""One step of a policy, compiled ahead for batches of 1, 2, 4 … rows: under load nothing is compiled any more."""
+"""One step of a policy, compiled in advance for batches of 1, 2, 4 … rows. Nothing is compiled during requests."""
 
 from __future__ import annotations
 
@@ -16,29 +16,30 @@ from droprl.policies import Carry, Policy, tell_rewards
 
 
 class Rows(NamedTuple):
-    """What some episodes are at: arrays with a row for each. Memory is that of `policy.start`, on the host."""
+    """The inputs of some episodes: arrays with one row for each episode, on the host."""
 
     observations: Any  # (n, observation_size) float32
     memory: Carry
-    rewards: Any  # (n,) float32 of the step before; 0 where there was none
+    rewards: Any  # (n,) float32 of the step before; 0 if there was none
 
 
 class Acted(NamedTuple):
     """What the policy answers, with one row per episode. The last three are None if it infers no embedding."""
 
     memory: Carry
-    actions: Any  # arrays, on the host when they are handed out
+    actions: Any  # arrays; the engine returns them on the host
     embedding: Any
     score: Any
-    sub_task: Any  # whose embedding the search started from
+    sub_task: Any  # the search started from its embedding
 
 
 class Engine:
-    """The compiled steps of one policy; `largest` is the most rows that it takes at once, a power of two.
+    """The compiled steps of one policy. `largest` is the largest number of rows in one call, a power of two.
 
-    A row among others is summed in another order than a row alone. Its last digits differ, and where they decide on
-    which side of a kink of the networks a step of ascent falls, so does the action, by some 1e-4. With `one_by_one` a
-    program loops over its rows instead: every answer is the policy's own for that row alone, bit for bit.
+    Sums in a batch run in another order than sums in a single row, so the last digits differ. Near a kink of the
+    networks these digits can decide where a step of ascent goes. Then the action differs too, by about 1e-4. With
+    `one_by_one` a program loops over its rows instead: every answer is bit for bit what the policy answers to that row
+    alone.
     """
 
     def __init__(self, loaded: LoadedPolicy, largest: int, one_by_one: bool = False) -> None:
@@ -56,11 +57,11 @@ class Engine:
         return jax.tree.map(lambda leaf: np.broadcast_to(leaf, (n, *leaf.shape)), self._first)
 
     def step(self, parts: list[Rows]) -> list[Acted]:
-        """All parts in one call; each gets its own rows back."""
+        """All parts in one call. Each part gets its own rows back."""
         counts = [len(part.observations) for part in parts]
         total = sum(counts)
         size = 1 << (total - 1).bit_length()
-        # What fills the batch up is the first row again, a state that somebody did ask about: nothing odd can come up.
+        # Copies of the first row fill the batch up. A client asked about this state, so it cannot cause new problems.
         padding = [jax.tree.map(lambda leaf: leaf[:1], parts[0])] * (size - total)
         joined = jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts, *padding)
         self._calls += 1
@@ -76,17 +77,17 @@ class Engine:
             policy: Policy, scaling: Scaling, observations: Array, memory: Carry, rewards: Array, call: Array
         ) -> Acted:
             keys = jax.random.split(jax.random.key(call), size)
-            heard = tell_rewards(memory, rewards)
+            told = tell_rewards(memory, rewards)
 
             def act(*rows: Any) -> tuple[Carry, Array]:
                 return step_policy(policy, scaling, *rows)
 
             if self._one_by_one:
-                memory, actions = jax.lax.map(lambda row: _unbatched(act, row), (heard, observations, keys))
+                memory, actions = jax.lax.map(lambda row: _unbatched(act, row), (told, observations, keys))
             else:
-                memory, actions = act(heard, observations, keys)
-            known = policy.facts(memory)
-            return Acted(memory, actions, *(known.get(name) for name in ("embedding", "score", "sub_task")))
+                memory, actions = act(told, observations, keys)
+            facts = policy.facts(memory)
+            return Acted(memory, actions, *(facts.get(name) for name in ("embedding", "score", "sub_task")))
 
         observations = jnp.zeros((size, self.loaded.spec.observation_size), jnp.float32)
         rows = Rows(observations, self.start(size), jnp.zeros(size, jnp.float32))
@@ -94,5 +95,5 @@ class Engine:
 
 
 def _unbatched(act: Callable[..., Any], row: Any) -> Any:
-    """`act`, which takes batches, of a row without its axis."""
+    """The result of `act` for one row without the batch axis. `act` itself takes batches."""
     return jax.tree.map(lambda leaf: leaf[0], act(*jax.tree.map(lambda leaf: leaf[None], row)))

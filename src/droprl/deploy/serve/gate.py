@@ -1,4 +1,4 @@
-"""What every request passes first: whose it is, how large it says it is, and the clock and counters around it."""
+"""Every request passes here first: who sent it, how large it claims to be, how long its answer takes."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ OPEN_PATHS = ("/health",)
 class Gate:
     """Plain ASGI, around the whole application.
 
-    With a token, all but /health must show it: as a bearer, or as the password that a browser asks for. Without one the
-    service is on loopback, and answers only to its own names, so that no web page can reach it under another.
+    With a token, every request but /health must show it: as a bearer token, or as the password that a browser asks for.
+    Without a token the service listens on loopback. It then answers only to the names of this machine, so that no web
+    page can reach it under another name.
     """
 
     def __init__(self, app: ASGIApp, measures: Measures, most_bytes: int, token: str | None = None) -> None:
@@ -67,7 +68,7 @@ class Gate:
             challenge = {"www-authenticate": f'{way} realm="droprl"'}
             return HTTPException(401, "the token is missing or wrong: send Authorization: Bearer TOKEN", challenge)
         if _from_another_page(scope, headers):
-            return HTTPException(403, "another site's page asks: only this service's own pages and programs may")
+            return HTTPException(403, "a page of another site sent this: only this service's pages and programs may")
         length = headers.get(b"content-length", "0")
         if length.isdecimal() and int(length[:20]) > self._most_bytes:
             return too_large(self._most_bytes)
@@ -87,9 +88,10 @@ class Gate:
 
 
 def _from_another_page(scope: Scope, headers: dict[bytes, str]) -> bool:
-    """Browsers say where a request comes from. A link to us is fine, whatever else would be done behind one's back.
+    """Browsers say where a request comes from. Pages of other sites may link to us, but must not send other requests,
+    which the user would not notice.
 
-    Over plain HTTP to another machine they leave Sec-Fetch out, and only name the origin of what is sent or read.
+    Over plain HTTP to another machine, browsers leave Sec-Fetch out. Then only the origin says where it comes from.
     """
     site = headers.get(b"sec-fetch-site")
     if site is None:

@@ -28,14 +28,14 @@ class Measures:
 
     def answered(self, route: str, status: int, seconds: float) -> None:
         self._answers.labels(route, str(status)).inc()
-        if not route.startswith("/live/"):  # a stream takes as long as somebody watches
+        if not route.startswith("/live/"):  # a stream lasts as long as somebody watches
             self._seconds.labels(route).observe(seconds)
 
     def batch(self, rows: int) -> None:
         self._rows.observe(rows)
 
     def watch(self, name: str, meaning: str, value: Callable[[], float]) -> None:
-        """A figure that is asked for when somebody reads it."""
+        """A number that is computed when somebody reads it."""
         Gauge(f"droprl_{name}", meaning, registry=self._registry).set_function(value)
 
     def text(self) -> bytes:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from droprl.errors import DropError
 from droprl.policies.policy import Carry
 
-MOST_EPISODES = 16_384  # whose memory fits: a few KiB each for `dt`, less for the rest
+MOST_EPISODES = 16_384  # their memory fits: a few KiB for each episode of `dt`, less for the others
 
 
 class TooManySessions(DropError):
@@ -27,7 +27,7 @@ class SessionActing(DropError):
 
 @dataclass
 class Session:
-    """So many episodes side by side. `steps` actions were taken in each."""
+    """A number of episodes side by side. In each of them `steps` actions were taken."""
 
     episodes: int
     memory: Carry
@@ -37,13 +37,13 @@ class Session:
 
 
 class Sessions:
-    """At most `most` of them, with so many `episodes` together; one unused for `idle` seconds is forgotten."""
+    """At most `most` sessions, with at most `episodes` in all. A session unused for `idle` seconds is forgotten."""
 
     def __init__(
         self, most: int, idle: float, episodes: int = MOST_EPISODES, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.most, self.idle, self.episodes, self._clock = most, idle, max(episodes, most), clock
-        self._open: dict[str, Session] = {}  # the longest unused first
+        self._open: dict[str, Session] = {}  # the first one has been unused for the longest time
 
     def __len__(self) -> int:
         self._forget_the_idle()
@@ -67,12 +67,12 @@ class Sessions:
         self._forget_the_idle()
         if name not in self._open:
             raise NoSuchSession(
-                f"there is no such session: it was deleted, idle for {self.idle:g} s, or never made; POST /sessions"
+                f"there is no such session: it was deleted, idle for {self.idle:g} s, or never opened: POST /sessions"
             )
         return self._open[name]
 
     def begin(self, name: str) -> Session:
-        """For one action; `end` when it is done. Two at once would have no order."""
+        """Begin one action; call `end` when it is done. Two actions at once would have no order."""
         session = self.get(name)
         if session.acting:
             raise SessionActing("this session is acting already: wait for its answer")
@@ -81,9 +81,9 @@ class Sessions:
         return session
 
     def end(self, name: str, memory: Carry | None) -> None:
-        """With the new memory, or with None where the action failed."""
+        """End an action, with the new memory, or with None if the action failed."""
         session = self._open.pop(name, None)
-        if session is None:  # deleted meanwhile
+        if session is None:  # it was deleted in the meantime
             return
         if memory is not None:
             session.memory, session.steps = memory, session.steps + 1

@@ -1,4 +1,4 @@
-"""What goes over the wire: the shapes of questions and answers, for one policy, and how a body is read and refused."""
+"""What goes over the wire: the forms of requests and answers for one policy, and how a body is read or refused."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from starlette.requests import ClientDisconnect
 
 from droprl.data.transitions import Spec
 
-LARGEST_NUMBER = 1e9  # beyond it no task has an observation, and float32 products would overflow
-BYTES_A_NUMBER = 32  # enough for any float with its comma, and some blanks
+LARGEST_NUMBER = 1e9  # no task observes larger numbers, and their products would overflow float32
+BYTES_PER_NUMBER = 32  # enough for any float with its comma and some blanks
 SECONDS_TO_SEND = 30.0
 Number = Annotated[float, Field(ge=-LARGEST_NUMBER, le=LARGEST_NUMBER, allow_inf_nan=False, strict=True)]
 Model = TypeVar("Model", bound=BaseModel)
 
 
 class Question(BaseModel):
-    """Anything that is not known is refused: a misspelt name must not pass for a default."""
+    """A request. Unknown names are refused: a misspelt name must not silently mean the default."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
 class Refusal(BaseModel):
-    """Why not."""
+    """Why the request was refused."""
 
     error: str
 
 
 class Action(BaseModel):
-    """For one observation."""
+    """The answer to one observation."""
 
     action: list[float] = Field(description="in the task's units, within its bounds")
-    embedding: list[float] | None = Field(None, description="z*, by which it acts")
-    score: float | None = Field(None, description="f(s, a, z*) where z* was inferred: the value the policy sees in it")
-    sub_task: int | None = Field(None, description="whose embedding the search for z* started from")
+    embedding: list[float] | None = Field(None, description="z*, by which the policy acts")
+    score: float | None = Field(None, description="f(s, a, z*) at the state where z* was inferred: the value expected")
+    sub_task: int | None = Field(None, description="the search for z* started from the embedding of this sub-task")
 
 
 class Actions(BaseModel):
-    """For a batch: a row for each observation, in their order."""
+    """The answer to a batch: one row for each observation, in their order."""
 
     actions: list[list[float]]
     embeddings: list[list[float]] | None = None
@@ -53,7 +53,7 @@ class Actions(BaseModel):
 class Opened(BaseModel):
     session: str = Field(description="its name, for POST /sessions/{session}/act and DELETE /sessions/{session}")
     episodes: int
-    idle_seconds: float = Field(description="after so long without an action it is forgotten")
+    idle_seconds: float = Field(description="the session is forgotten after this time without an action")
 
 
 class Health(BaseModel):
@@ -62,7 +62,7 @@ class Health(BaseModel):
 
 @dataclass(frozen=True)
 class Shapes:
-    """The questions that fit one policy: their sizes stand in the OpenAPI page too."""
+    """The requests that fit one policy. Their sizes are on the OpenAPI page too."""
 
     act: type[Question]
     session_act: type[Question]
@@ -81,7 +81,7 @@ class Shapes:
         rewards: Any = Annotated[list[Number], Field(min_length=1, max_length=most_rows)]
         told: Any = Annotated[
             Number | rewards | None,
-            Field(description="what the action before earned, a number or one a row: only dt makes use of it"),
+            Field(description="what the previous action earned: one number, or one for each row. Only dt uses it"),
         ]
         act = create_model("Observation", __base__=Question, observation=(either, ...))
         session_act = create_model("ObservationAndReward", __base__=act, reward=(told, None))
@@ -91,11 +91,11 @@ class Shapes:
         ]
         session = create_model("NewSession", __base__=Question, episodes=(episodes, 1))
         numbers = most_rows * (spec.observation_size + 1)
-        return cls(act, session_act, session, 4096 + BYTES_A_NUMBER * numbers)
+        return cls(act, session_act, session, 4096 + BYTES_PER_NUMBER * numbers)
 
 
 def _whole(number: Any) -> Any:
-    """2.0 is an integer in JSON."""
+    """JSON has no integers: 2.0 counts as one."""
     return int(number) if isinstance(number, float) and number.is_integer() else number
 
 
@@ -104,13 +104,13 @@ def _how_many(observation: Any) -> str:
 
 
 async def read(request: Request, model: type[Model], most_bytes: int, empty_is_default: bool = False) -> Model:
-    """The body as `model`, or a 4xx that says why not. Reading stops as soon as there is too much of it."""
+    """The body as `model`, or a 4xx answer that says why not. Reading stops as soon as the body is too large."""
     kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
     body = await _body(request, most_bytes)
     if not body and empty_is_default:
         return model()
     if kind != "application/json":
-        raise HTTPException(415, f"the body is {kind or 'of no kind'}: send JSON, as content-type application/json")
+        raise HTTPException(415, f"the body is {kind or 'of no type'}: send JSON, as content-type application/json")
     try:
         return model.model_validate_json(body)
     except ValidationError as error:
@@ -128,18 +128,18 @@ async def _body(request: Request, most_bytes: int) -> bytes:
                 parts.append(part)
     except TimeoutError:
         raise HTTPException(408, f"the body did not come within {SECONDS_TO_SEND:g} s: send it at once") from None
-    except ClientDisconnect:  # nobody reads this, but it is counted as what it is
+    except ClientDisconnect:  # nobody reads this answer, but the metrics count it as a 400
         raise HTTPException(400, "the connection ended before the body did") from None
     return b"".join(parts)
 
 
 def too_large(most_bytes: int) -> HTTPException:
-    reason = f"the body is larger than {most_bytes:,} bytes, more than any question needs: send fewer rows"
+    reason = f"the body is larger than {most_bytes:,} bytes, and no request needs more: send fewer rows"
     return HTTPException(413, reason, headers={"connection": "close"})
 
 
 def _reason(error: ValidationError) -> str:
-    """The first complaint, with its place."""
+    """The first complaint and its place in the body."""
     first, *others = error.errors(include_url=False, include_context=False, include_input=False)
     if first["type"] == "json_invalid":
         return f"the body is not JSON ({first['msg'].removeprefix('Invalid JSON: ')})"
@@ -149,6 +149,6 @@ def _reason(error: ValidationError) -> str:
 
 
 def as_rows(observation: Any) -> tuple[np.ndarray, bool]:
-    """(n, observation_size) and whether it was one observation alone."""
+    """(n, observation_size), and whether the request held one observation and not a list."""
     given = np.asarray(observation, np.float32)
     return np.atleast_2d(given), given.ndim == 1

@@ -1,1 +1,1 @@
-"""The live page: a policy that acts in its task, and its search for z* as it goes on."""
+"""The live page: it shows a policy that acts in its task, and the policy's search for z* while it acts."""

@@ -1,4 +1,4 @@
-"""Frames from the simulator without a screen: which way of drawing works here, and a task that can be looked at."""
+"""Frames from the simulator without a screen: which way of drawing works here, and a task that draws its frames."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _found: dict[str, str | None] = {}
 
 
 def drawing_backend() -> str | None:
-    """MuJoCo's way to draw that works on this machine, tried out in another process: a missing driver may crash it.
+    """A way for MuJoCo to draw that works on this machine, or None. Another process tries it: a driver may crash.
 
-    `MUJOCO_GL` in the environment is the only one tried, if it is set. None: there is none.
+    If the environment sets `MUJOCO_GL`, only that one is tried.
     """
     with _lock:
         if VARIABLE not in _found:
-            wish = os.environ.get(VARIABLE)
-            _found[VARIABLE] = next(filter(_works, [wish] if wish else BACKENDS), None)
+            asked = os.environ.get(VARIABLE)
+            _found[VARIABLE] = next(filter(_works, [asked] if asked else BACKENDS), None)
         return _found[VARIABLE]
 
 
@@ -62,21 +62,21 @@ def _works(backend: str) -> bool:
 
 
 def task_to_watch(env_id: str) -> tuple[gymnasium.Env[Any, Any], str | None]:
-    """The task, and why there will be no frames of it, if so."""
+    """The task, and the reason if it cannot draw frames."""
     backend = drawing_backend()
     if backend is None:
-        return make_env(env_id), "MuJoCo finds no way to draw on this machine (EGL or OSMesa): the plane shows it all"
+        return make_env(env_id), "MuJoCo finds no way to draw on this machine (EGL or OSMesa): watch the plane instead"
     os.environ[VARIABLE] = backend  # Gymnasium reads it when it draws the first frame
     for options in ({"width": WIDTH, "height": HEIGHT}, {}):
         try:
             return make_env(env_id, render_mode="rgb_array", **options), None
         except (DropError, TypeError):
-            continue  # not every task lets its frames be sized, or draws at all
-    return make_env(env_id), f"{env_id} draws no frames: the plane shows it all"
+            continue  # some tasks draw frames of one size only, and some do not draw at all
+    return make_env(env_id), f"{env_id} draws no frames: watch the plane instead"
 
 
 class Camera:
-    """Looks at a task: mazes from high above, where no wall hides the agent, and what walks away is followed."""
+    """Looks at a task. It sees mazes from above, where no wall hides the agent. It follows an agent that walks away."""
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         self._env = env
@@ -86,11 +86,11 @@ class Camera:
         self._torso = -1
         if self._renderer is None:
             return
-        self._renderer.camera_id = -1  # the free one: whether the model's own follows depends on Gymnasium's version
+        self._renderer.camera_id = -1  # the free camera: the model's own follows the agent in some Gymnasium versions
         env.render()  # makes the viewer
         viewer = self._renderer.viewer
         for flag in (mujoco.mjtRndFlag.mjRND_SHADOW, mujoco.mjtRndFlag.mjRND_REFLECTION):
-            viewer.scn.flags[flag] = 0  # which cost most of a frame without a GPU
+            viewer.scn.flags[flag] = 0  # without a GPU, these take most of a frame's time
         if body is inner:
             self._torso = mujoco.mj_name2id(body.model, mujoco.mjtObj.mjOBJ_BODY, "torso")
         else:
@@ -107,7 +107,7 @@ class Camera:
 
 
 def _look_down(camera: Any, model: Any) -> None:
-    """From straight above, as near as shows all walls."""
+    """Look from straight above, just far enough to see all walls."""
     walls = model.geom_type == mujoco.mjtGeom.mjGEOM_BOX
     low = (model.geom_pos - model.geom_size)[walls, :2].min(axis=0)
     high = (model.geom_pos + model.geom_size)[walls, :2].max(axis=0)

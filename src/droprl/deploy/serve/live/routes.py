@@ -1,4 +1,4 @@
-"""The live page's endpoints: its files, the stream of what happens, and the knobs."""
+"""The live page's endpoints: its files, the stream of events, and the controls."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ OWN_FILES_ONLY = (
     "frame-ancestors 'self'; base-uri 'none'; form-action 'none'"
 )
 STREAM = "/live/stream"
-MOST_ASCENT_STEPS, LONGEST_INTERVAL = 200, 200  # or the policy's own, if that is more
+MOST_ASCENT_STEPS, LONGEST_INTERVAL = 200, 200  # or the policy's own number, if that is larger
 MOST_BYTES = 4096
 
 
 class Change(wire.Question):
-    """What to change in a show; what is left out stays."""
+    """What to change in a show. Fields that are left out stay as they are."""
 
     rule: Literal["best", "grad", "best-ada", "grad-ada"] | None = None
     task: str | None = None
@@ -44,7 +44,7 @@ class Change(wire.Question):
 
     @classmethod
     def within(cls, own: Settings | None) -> type[Change]:
-        """With how far the knobs go, which is at least to where the policy's own stand."""
+        """This class with limits for K and m. The limits include the policy's own settings."""
         most = max(MOST_ASCENT_STEPS, own.ascent_steps if own else 0)
         longest = max(LONGEST_INTERVAL, own.reinference_interval if own else 0)
         steps: Any = Annotated[int, Field(ge=0, le=most, strict=True)]
@@ -54,7 +54,7 @@ class Change(wire.Question):
 
 
 class Watching(StreamingResponse):
-    """Server-sent events of a show. Its place is given back however this ends: a stream that never began has no end."""
+    """Server-sent events of a show. It frees the show's place in any case, even if the stream never began."""
 
     def __init__(self, stage: Stage, show: Show) -> None:
         super().__init__(_lines(show), media_type="text/event-stream", headers={"cache-control": "no-store"})
@@ -87,7 +87,7 @@ def add_live_page(app: FastAPI, stage: Stage) -> None:
         asked = await wire.read(request, question, MOST_BYTES)
         found = stage.find(show)
         if found is None:
-            raise HTTPException(404, "nobody is watching under this name: load the page again")
+            raise HTTPException(404, "there is no show of this name: load the page again")
         found.change(**asked.model_dump(exclude_none=True))
         return Response(status_code=204)
 
@@ -102,6 +102,6 @@ def _add_file(app: FastAPI, path: str, name: str) -> None:
 
 
 async def _lines(show: Show) -> AsyncIterator[str]:
-    """A comment now and then shows whether anybody still listens."""
+    """Sometimes this sends a comment, to find out whether anybody still listens."""
     async for event in show.events():
         yield ": still here\n\n" if event is None else f"data: {json.dumps(event, allow_nan=False)}\n\n"

@@ -1,4 +1,4 @@
-"""A show: one person watches the policy act. A thread plays the task and draws; the stream takes what it says."""
+"""A show: one person watches the policy act. A thread plays the task and draws it; the stream sends its events."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from droprl.adapt import Plane
 from droprl.deploy.serve.live import pictures
-from droprl.deploy.serve.live.look import Settings, Sight, nothing_held, see
+from droprl.deploy.serve.live.look import Settings, Sight, no_choice_yet, see
 from droprl.environments.mazes import MAZES, TIME_LIMITS, env_id
 from droprl.environments.simulation import make_env
 from droprl.errors import DropError
@@ -26,20 +26,20 @@ from droprl.policies import tell_rewards
 from droprl.rollout import check_fit
 
 MOST_SHOWS = 4
-FRAMES_A_SECOND = 12.0
-STEPS_A_FRAME = 2
+FRAMES_PER_SECOND = 12.0
+STEPS_PER_FRAME = 2
 THREAD, SECONDS_TO_END = "droprl-show", 20.0
 FAMILIES = (tuple(map(env_id, MAZES)), tuple(map(env_id, TIME_LIMITS)))  # tasks with the same observations and actions
 Event = dict[str, Any]
 
 
 class TooManyShows(DropError):
-    """Each takes a good part of a processor."""
+    """Too many people are watching. Each show needs a good part of a processor."""
 
 
 @dataclass(frozen=True)
 class Wish:
-    """What the person asked for last."""
+    """The settings that the person asked for last."""
 
     settings: Settings | None  # None: the policy infers no embedding
     task: str
@@ -48,7 +48,7 @@ class Wish:
 
 
 class Stage:
-    """Where shows are opened, found by their name, and ended together."""
+    """Opens shows, finds them by name, and ends them together."""
 
     def __init__(self, loaded: LoadedPolicy, env: str | None = None) -> None:
         self.loaded = loaded
@@ -61,7 +61,7 @@ class Stage:
         self._closing = False
 
     def about(self) -> Event:
-        """What the page must know before anything moves."""
+        """What the page must know before the first frame."""
         content: Event = {
             "algorithm": self.loaded.algorithm.name,
             "dataset": self.loaded.origin.dataset,
@@ -88,7 +88,7 @@ class Stage:
 
     @property
     def first_settings(self) -> Settings | None:
-        """As the policy was loaded; the rule `first`, which asks no score model, has no place on the page."""
+        """The settings of the loaded policy. The page does not show the rule `first`, which asks no score model."""
         if self.search is None:
             return None
         chosen = self.search.adaptation
@@ -103,13 +103,13 @@ class Stage:
         self._shows.pop(show.name, None)
 
     def close(self) -> None:
-        """Ends all shows, which would go on for ever. May be called twice."""
+        """End all shows, which would go on for ever. A second call changes nothing."""
         self._closing = True
         for show in list(self._shows.values()):
             show.stop()
 
     def wait(self) -> None:
-        """After `close`: until the simulators are put away, so that the process does not end in the midst of one."""
+        """Call this after `close`. It waits for the simulators, so that the process does not end while one runs."""
         for thread in threading.enumerate():
             if thread.name == THREAD:
                 thread.join(SECONDS_TO_END)
@@ -121,13 +121,13 @@ class Show:
         self.wish = wish
         self._stage = stage
         self._stopped = threading.Event()
-        self._events: asyncio.Queue[Event | None] = asyncio.Queue()  # None comes last
+        self._events: asyncio.Queue[Event | None] = asyncio.Queue()  # None is the last one
 
     def stop(self) -> None:
         self._stopped.set()
 
     def change(self, **changes: Any) -> None:
-        """Settings, `task`, `paused`, or `restart`."""
+        """Change settings, `task` or `paused`, or begin again with `restart`."""
         if changes.pop("restart", False):
             changes["restarts"] = self.wish.restarts + 1
         own: dict[str, Any] = {name: changes.pop(name) for name in ("task", "paused", "restarts") if name in changes}
@@ -140,7 +140,7 @@ class Show:
         self.wish = replace(self.wish, **own)
 
     async def events(self) -> AsyncIterator[Event | None]:
-        """What happens, as long as somebody listens; None when nothing did for a second."""
+        """The events, as long as somebody listens. None means that nothing happened for a second."""
         self._loop = asyncio.get_running_loop()
         threading.Thread(target=self._run, name=THREAD, daemon=True).start()
         try:
@@ -165,13 +165,13 @@ class Show:
             self._say("hello", name=self.name, **known, **self._stage.about())
             while not self._stopped.is_set():
                 self._play(self.wish.task)
-        except Exception as error:  # the page is told: nobody reads a thread's traceback
+        except Exception as error:  # tell the page: nobody reads a thread's traceback
             self._say("trouble", error=" ".join(str(error).split()) or type(error).__name__)
         finally:
-            self._put(None)  # last, so that what was said before is heard
+            self._put(None)  # at the end, so that all earlier events are sent
 
     def _say(self, kind: str, **content: Any) -> None:
-        """Waits while the listener is behind: the simulation then slows down rather than the memory filling up."""
+        """Wait while the listener is behind. So the simulation slows down, and events do not fill the memory."""
         while self._events.qsize() >= 2 and not self._stopped.is_set():
             time.sleep(0.005)
         self._put({"kind": kind, **content})
@@ -181,7 +181,7 @@ class Show:
             self._loop.call_soon_threadsafe(self._events.put_nowait, event)
 
     def _play(self, task: str) -> None:
-        """Episodes of one task, until another is asked for."""
+        """Play episodes of one task, until the person asks for another task."""
         env, no_frames = pictures.task_to_watch(task)
         try:
             check_fit(self._stage.loaded, env)
@@ -197,7 +197,7 @@ class Show:
 
     def _play_episode(self, env: gymnasium.Env[Any, Any], number: int, camera: pictures.Camera | None) -> None:
         began = self.wish
-        episode = Episode(self._stage, env, number)
+        episode = ShownEpisode(self._stage, env, number)
         while not episode.over and not self._stopped.is_set():
             wish = self.wish
             if wish.task != began.task or wish.restarts != began.restarts:
@@ -210,12 +210,12 @@ class Show:
             settings = {} if wish.settings is None else {"settings": asdict(wish.settings)}
             image = None if camera is None else camera.frame()
             self._say("frame", episode=number, points=points, image=image, **settings, **drawn)
-            self._stopped.wait(max(0.0, 1.0 / FRAMES_A_SECOND - (time.monotonic() - since)))
+            self._stopped.wait(max(0.0, 1.0 / FRAMES_PER_SECOND - (time.monotonic() - since)))
         if episode.over:
             self._say("episode", total=episode.total, score=self._score(episode.total))
 
     def _score(self, total: float) -> float | None:
-        """Normalised, where the task has references and is the policy's own."""
+        """The normalised score, if this is the policy's own task and it has reference returns."""
         origin = self._stage.loaded.origin
         if origin.score_range is None or self.wish.task != origin.env:
             return None
@@ -223,25 +223,26 @@ class Show:
         return 100.0 * (total - low) / (high - low)
 
 
-class Episode:
-    """One episode under way, a frame's worth of steps at a time."""
+class ShownEpisode:
+    """One episode of a show. It plays a few steps for each frame."""
 
     def __init__(self, stage: Stage, env: gymnasium.Env[Any, Any], number: int) -> None:
         self._stage, self._env, self._number = stage, env, number
         self._observation = np.asarray(env.reset(seed=number)[0], np.float32)
-        self._held = None if stage.search is None else nothing_held(stage.search)
+        self._choice = None if stage.search is None else no_choice_yet(stage.search)
         self._carry = None if stage.search is not None else stage.loaded.start(1)
         self._settings: Settings | None = None
         self._since = 0  # steps since z was first inferred under these settings
         self.step, self.total, self.over = 0, 0.0, False
 
     def play_on(self, settings: Settings | None) -> tuple[list[list[float | None]], Event]:
-        """For each step its number, the scores of z* and of the best z_n, and the reward so far; and what to draw."""
+        """Play the next steps: for each its number, the scores of z* and of the best z_n, and the return so far. The
+        event says what to draw."""
         if settings != self._settings:
-            self._settings, self._since = settings, 0  # they take hold here: a rule that chooses once does so now
+            self._settings, self._since = settings, 0  # a new rule that chooses once chooses now
         points: list[list[float | None]] = []
         sight: Sight | None = None
-        while len(points) < STEPS_A_FRAME and not self.over:
+        while len(points) < STEPS_PER_FRAME and not self.over:
             action, sight = self._act()
             _check_finite(self.step, action, sight)
             found, reward, ended, truncated, _ = self._env.step(action)
@@ -258,11 +259,11 @@ class Episode:
         loaded, search = self._stage.loaded, self._stage.search
         draws = loaded.traits.draws
         key = jax.random.fold_in(jax.random.key(self._number), self.step) if draws else None
-        if search is None or self._settings is None or self._held is None:
+        if search is None or self._settings is None or self._choice is None:
             self._carry, actions = loaded.step(self._carry, self._observation[None], key)
             return actions[0], None
-        action, sight = see(search, loaded.scaling, self._settings, self._since, self._held, self._observation, key)
-        self._held, self._since = sight.held, self._since + 1
+        action, sight = see(search, loaded.scaling, self._settings, self._since, self._choice, self._observation, key)
+        self._choice, self._since = sight.choice, self._since + 1
         return action, sight
 
     def _drawn(self, sight: Sight | None) -> Event:
@@ -272,8 +273,8 @@ class Episode:
         return {
             "scores": np.round(sight.scores, 5).tolist(),
             "ends": _rounded(plane.points(np.asarray(sight.ends))),
-            "z": _rounded(plane.points(np.asarray(sight.held.z))),
-            "start": int(sight.held.start),
+            "z": _rounded(plane.points(np.asarray(sight.choice.z))),
+            "start": int(sight.choice.start),
         }
 
 
@@ -282,7 +283,8 @@ def _rounded(points: np.ndarray) -> Any:
 
 
 def _check_task(loaded: LoadedPolicy, env_id: str) -> None:
-    """What somebody named is refused before anything is served; what the data named may be missing on this machine."""
+    """Refuse a task that does not fit, before anything is served. We check a task that a person named, but not the task
+    that the data names: it may not be installed on this machine."""
     env = make_env(env_id)
     try:
         check_fit(loaded, env)
@@ -299,7 +301,7 @@ def _check_finite(step: int, *found: Any) -> None:
 
 
 def tasks_of(env: str | None) -> list[str]:
-    """The policy's own task first, then those with the same observations and actions."""
+    """The policy's own task first, then all tasks with the same observations and actions."""
     if env is None:
         return []
     family: tuple[str, ...] = next((family for family in FAMILIES if env in family), ())

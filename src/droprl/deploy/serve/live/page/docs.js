@@ -1,4 +1,4 @@
-// The OpenAPI description as a page, with nothing fetched from elsewhere.
+// The OpenAPI description as a page. Nothing is fetched from other sites.
 (async () => {
   "use strict";
   const made = (tag, text, ...inside) => {
@@ -11,7 +11,7 @@
   const { most_rows: rows, observation_size: size } = await (await fetch("info")).json();
   document.getElementById("title").textContent = api.info.title;
   document.getElementById("description").textContent =
-    `${api.info.description} An observation has ${size} numbers; a request takes up to ${rows} of them.`;
+    `${api.info.description} An observation has ${size} numbers; a request takes up to ${rows} observations.`;
   const example = JSON.stringify({ observation: Array(size).fill(0) });
   const calls = Object.entries(api.paths).flatMap(([path, methods]) => Object.entries(methods).map(([method, call]) => {
     const section = made("section");

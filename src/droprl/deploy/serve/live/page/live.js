@@ -1,16 +1,17 @@
-// Draws what the stream says, and sends what is chosen. The server plays; nothing is computed here but places and colours.
+// Draws the events of the stream, and sends what the person chooses. The server plays the task: this script computes only
+// positions and colours.
 (() => {
   "use strict";
   const root = document.documentElement;
   window.onerror = (message) => { root.dataset.error = String(message); };
   const $ = (id) => document.getElementById(id);
   const STOPS = { k: [0, 1, 2, 5, 10, 20, 50, 100, 200], m: [1, 2, 5, 10, 20, 50, 100] };
-  const stops = { ...STOPS }; // where the knobs may stand: with the policy's own, once it is known
-  const TRAIL = 40, LENS = 58; // points of z* that stay, and the lens' radius
+  const stops = { ...STOPS }; // the values of the sliders; the policy's own value is added when it is known
+  const TRAIL = 40, LENS = 58; // how many earlier points of z* stay visible, and the lens' radius
   const MEANING = {
-    best: "When the episode begins, or you switch, the best dot becomes z* and <b>stays it</b>: nothing adapts after that.",
-    grad: "When the episode begins, or you switch, the policy climbs from the best dot, and <b>keeps</b> the z* it finds.",
-    "best-ada": "Whichever dot is best at the present state is z*: <b>it adapts</b>, but only among what it has seen.",
+    best: "When the episode begins or you switch, the best dot becomes z* and <b>stays z*</b>: nothing adapts after that.",
+    grad: "When the episode begins or you switch, the policy climbs from the best dot and <b>keeps</b> the z* that it finds.",
+    "best-ada": "The dot that is best at the present state becomes z*: <b>the policy adapts</b>, but only among the dots.",
     "grad-ada": "At the present state the policy climbs from the best dots: <b>full test-time adaptation</b>.",
   };
   const VIRIDIS = [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]];
@@ -30,8 +31,8 @@
   const short = (task) => task.replace(/^droprl\//, "").replace(/-v\d+$/, "");
 
   let name = null, about = null, task = "", paused = false;
-  let place = null, lens = null; // from the plane's units to the drawing's; where the lens hangs
-  let reach = 0; // the longest climb so far, in the drawing: it fills the lens
+  let place = null, lens = null; // a function from the plane's units to the drawing's; the centre of the lens
+  let reach = 0; // the length of the longest climb so far, in the drawing: it just fits into the lens
   let trail = [], trace = [], episode = -1, marks = [], mixed = false, inUse = null;
   const tally = new Map();
 
@@ -40,7 +41,7 @@
   async function send(change) {
     if (name === null) return;
     const asked = { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(change) };
-    const answer = await fetch(`live/${name}`, asked).catch(() => null); // if it is lost, the stream says so
+    const answer = await fetch(`live/${name}`, asked).catch(() => null); // if the connection is lost, the stream says so
     if (answer && !answer.ok) trouble((await answer.json()).error);
   }
 
@@ -91,7 +92,7 @@
 
   const far = ([ax, ay], [bx, by]) => Math.hypot(ax - bx, ay - by);
 
-  // Names beside their dots where there is room: near another dot or name there is none.
+  // The names of the dots. A name is left out if it would touch a dot, another name or the lens.
   function labels(places) {
     const taken = places.map(([x, y]) => [x, y]), nodes = [];
     places.forEach(([x, y], n) => {
@@ -104,7 +105,7 @@
     return nodes;
   }
 
-  // In the corner that the dots leave free.
+  // Put the lens into the corner that is farthest from all dots.
   function hang(places) {
     const corners = [[68, 66], [412, 66], [68, 246], [412, 246]];
     const room = (corner) => Math.min(...places.map((p) => far(p, corner)));
@@ -117,7 +118,7 @@
     trouble("");
     pause(false);
     root.dataset.show = name;
-    $("task").replaceChildren(...event.tasks.map((id, i) => new Option(short(id) + (i === 0 ? "" : " (not its own)"), id)));
+    $("task").replaceChildren(...event.tasks.map((id, i) => new Option(short(id) + (i === 0 ? "" : " (not the policy's own)"), id)));
     $("task").disabled = event.tasks.length === 1;
     const adapts = Boolean(event.embeddings);
     for (const id of ["rules", "knob-k", "knob-m", "plane-figure", "score-figure"]) $(id).hidden = !adapts;
@@ -137,7 +138,7 @@
       ...places.map(([cx, cy]) => svg("circle", { cx, cy, r: places.length <= 60 ? 6 : 4 })), ...(few ? labels(places) : []));
     $("plane-caption").textContent =
       `A dot is one of ${places.length} sub-tasks of ${event.dataset}, seen along the two directions in which they differ most ` +
-      `(${Math.round(100 * event.explained)} % of the variance).` + (event.in_full ? "" : " Climbs are shown in full; the policy's own are cut short.");
+      `(${Math.round(100 * event.explained)} % of the variance).` + (event.in_full ? "" : " Climbs are shown in full. The policy itself cuts them short or starts them elsewhere.");
   }
 
   function plane(event) {
@@ -167,7 +168,7 @@
     magnify([sx, sy], [x, y], climbs);
   }
 
-  // What happens around the dot that z* climbed from, larger.
+  // Draw the surroundings of the dot that z* climbed from, larger.
   function magnify(centre, z, climbs) {
     $("lens").toggleAttribute("hidden", !climbs);
     reach = Math.max(reach, far(centre, z), 1);
@@ -208,7 +209,7 @@
       svg("text", x(step) < right - 140 ? { x: x(step) + 4, y: 20 + 15 * (i % 4) } : { x: x(step) - 4, y: 20 + 15 * (i % 4), "text-anchor": "end" }, label)]));
   }
 
-  // Round numbers around low and high, three to six of them.
+  // Three to six round numbers that reach from low to high.
   function ticks(low, high) {
     const span = Math.max(high - low, 1e-3, Math.abs(high) * 1e-3), ten = 10 ** Math.floor(Math.log10(span / 3));
     const gap = [1, 2, 5, 10].map((f) => f * ten).find((g) => span / g <= 4);
@@ -266,7 +267,7 @@
     [episode, trace, trail] = [-1, [], []];
   }
 
-  // The show is over: another would end as this one did, and hide the reason.
+  // The show is over. A new show would end in the same way and hide the reason.
   function over(event) {
     stream.close();
     name = null;
@@ -281,7 +282,7 @@
     if (stream.readyState !== EventSource.CLOSED) return trouble("The connection is lost; trying again …");
     const stop = new AbortController();
     const answer = await fetch("live/stream", { signal: stop.signal }).catch(() => null);
-    if (answer === null) return trouble("The service does not answer: load the page again when it does.");
+    if (answer === null) return trouble("The service does not answer: load the page again when it runs.");
     trouble(answer.ok ? "The stream has ended: load the page again." : (await answer.json()).error);
     if (answer.ok) stop.abort();
   };

@@ -1,6 +1,6 @@
-"""Readings that are no numbers: a guard waits them out, and without one they are refused and leave no trace.
+"""Observations with NaN or infinity. A guard replaces them. Without a guard they are refused and change nothing.
 
-With them the benchmark of the guard: what it measures with, and that it never mixes two ways of measuring.
+Also here: tests of the guard's benchmark, of its faults, and that it never mixes results of different settings.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 @pytest.mark.parametrize("reading", [[np.nan, np.nan], [0.0, np.nan], [np.inf, 0.0], [-np.inf, np.inf]])
-def test_what_is_no_number_is_never_believed(reading: list[float]) -> None:
+def test_nan_and_infinity_are_never_believed(reading: list[float]) -> None:
     guarded = jax.vmap(GUARD.read)(jnp.array([[0.0, 0.5]]), GUARD.start(1))
     guarded = jax.vmap(GUARD.read)(jnp.array([reading]), guarded)
     assert guarded.held[0]
-    np.testing.assert_array_equal(guarded.gone_by(jnp.array([reading])), [[0.0, 0.5]])
+    np.testing.assert_array_equal(guarded.used(jnp.array([reading])), [[0.0, 0.5]])
 
 
-def test_a_z_that_is_no_number_goes_back_to_where_it_started() -> None:
+def test_a_nan_embedding_goes_back_to_where_it_started() -> None:
     found = Inferred(jnp.full(2, jnp.nan), jnp.asarray(jnp.nan), jnp.asarray(1, jnp.int32))
     chosen, replaced = GUARD.checked(found, lambda z: jnp.sum(z), CORNERS, "start")
     assert replaced
@@ -56,12 +56,12 @@ def test_a_z_that_is_no_number_goes_back_to_where_it_started() -> None:
 # --- in a policy ---
 
 
-NOT_NUMBERS = [[np.nan] * 3, [0.1, np.nan, 0.2], [np.inf, 0.0, 0.0]]
+WITH_NAN = [[np.nan] * 3, [0.1, np.nan, 0.2], [np.inf, 0.0, 0.0]]
 
 
-@pytest.mark.parametrize("reading", NOT_NUMBERS)
+@pytest.mark.parametrize("reading", WITH_NAN)
 @pytest.mark.parametrize("rule", ["best", "grad-ada"])
-def test_a_reading_that_is_no_number_is_waited_out(run: Run, rule: str, reading: list[float]) -> None:
+def test_the_guard_replaces_a_reading_with_nan(run: Run, rule: str, reading: list[float]) -> None:
     policy = load_policy(run.path, rule=rule, guard=True, guard_patience=2)
     first, second = learnable_dataset().observations[:2]
     acted = policy.act(first)
@@ -71,26 +71,26 @@ def test_a_reading_that_is_no_number_is_waited_out(run: Run, rule: str, reading:
     assert "holds NaN or infinity" in refusal(policy.act, np.array(reading))  # its patience is at an end
     expected = load_policy(run.path, rule=rule)
     expected.act(first)
-    np.testing.assert_array_equal(policy.act(second), expected.act(second))  # and nothing was spoilt
+    np.testing.assert_array_equal(policy.act(second), expected.act(second))  # the refused reading changed nothing
 
 
-@pytest.mark.parametrize("reading", NOT_NUMBERS)
-def test_a_reading_that_is_no_number_leaves_no_trace_in_a_memory(run: Run, reading: list[float]) -> None:
+@pytest.mark.parametrize("reading", WITH_NAN)
+def test_a_reading_with_nan_leaves_no_trace_in_a_memory(run: Run, reading: list[float]) -> None:
     policy = load_policy(run.path, guard=True, guard_patience=1, warm_start=True)
     states, odd = learnable_dataset().observations[:2, None], np.array([reading])
     carry, _ = policy.step(policy.start(1), states[0], None)
     for k in range(4):
         carry, actions = policy.step(carry, odd, None)
-        assert k > 0 or np.isfinite(actions).all()  # it waits once
+        assert k > 0 or np.isfinite(actions).all()  # its patience is one reading
         assert np.isfinite(carry.inferred.z).all()
     assert np.isfinite(policy.step(carry, states[1], None)[1]).all()
 
 
-def test_without_a_guard_or_a_state_to_go_by_what_is_no_number_is_refused(run: Run) -> None:
+def test_nan_is_refused_without_a_guard_or_before_a_believed_state(run: Run) -> None:
     first = learnable_dataset().observations[0]
     for guard in (False, True):
         policy = load_policy(run.path, rule="grad", guard=guard)
-        assert "holds NaN or infinity" in refusal(policy.act, NOT_NUMBERS[1])
+        assert "holds NaN or infinity" in refusal(policy.act, WITH_NAN[1])
         assert "has not acted in this episode" in refusal(policy.trust)
         np.testing.assert_array_equal(policy.act(first), load_policy(run.path, rule="grad").act(first))
 
@@ -108,7 +108,7 @@ def test_the_clock_starts_when_patience_ends(run: Run) -> None:
     np.testing.assert_array_equal(carry.inferred.z, z)  # the rule infers once
 
 
-def test_an_action_that_is_no_number_never_reaches_a_task(run: Run) -> None:
+def test_an_action_with_nan_never_reaches_a_task(run: Run) -> None:
     class Blind(CountingTask):
         def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
             return np.full(3, np.nan), *super().step(action)[1:]
@@ -135,7 +135,7 @@ def benchmark_of_trust(monkeypatch: pytest.MonkeyPatch) -> Any:
     return faults, measure
 
 
-def test_every_fault_leaves_the_first_readings_right(benchmark_of_trust: Any) -> None:
+def test_every_fault_leaves_the_first_readings_unchanged(benchmark_of_trust: Any) -> None:
     faults, _ = benchmark_of_trust
     for name, fault in faults.FAULTS.items():
         env = faults.FaultyEnv(gymnasium.make("Pendulum-v1"), fault, np.zeros(3), np.ones(3))
@@ -146,7 +146,7 @@ def test_every_fault_leaves_the_first_readings_right(benchmark_of_trust: Any) ->
         assert np.isnan(seen).any() == name.startswith("NaN")
 
 
-def test_plays_with_other_settings_are_not_mixed(benchmark_of_trust: Any, tmp_path: Path) -> None:
+def test_results_of_other_settings_are_not_mixed(benchmark_of_trust: Any, tmp_path: Path) -> None:
     _, measure = benchmark_of_trust
     where, settings = tmp_path / "found.json", {"updates": 5, "episodes": 2, "adaptation": {"ascent_steps": 5}}
     found = measure.opened(where, "maze", settings)
@@ -156,12 +156,12 @@ def test_plays_with_other_settings_are_not_mixed(benchmark_of_trust: Any, tmp_pa
     for other in ({"updates": 6}, {"adaptation": {"ascent_steps": 10}}):
         with pytest.raises(SystemExit, match="was measured with other settings"):
             measure.opened(where, "maze", settings | other)
-    where.write_text(json.dumps({"dataset": "maze", "updates": 5, "episodes": 2, "plays": {}}))  # K was not noted
+    where.write_text(json.dumps({"dataset": "maze", "updates": 5, "episodes": 2, "plays": {}}))  # without K
     with pytest.raises(SystemExit, match="adaptation None"):
         measure.opened(where, "maze", settings)
 
 
-def test_what_was_refused_has_a_row(benchmark_of_trust: Any) -> None:
+def test_a_refused_policy_has_a_row(benchmark_of_trust: Any) -> None:
     _, measure = benchmark_of_trust
     played = {"scores": [1.0, 3.0], "lengths": [5, 5], "guarded": [1, 0]}
     assert measure._row([{"refused": "NaN"}], [played]) == ("refused", "2.0", "–", "10.0 %")
