@@ -131,7 +131,7 @@ def _series(run: LoggedRun, metric: str, label: str) -> Series | None:
 
 
 def has_several_sub_tasks(run: Run) -> bool:
-    """Whether there is something to compare. Older runs say of data that is not cut that it is one sub-task."""
+    """Whether the run has more than one sub-task. Older runs count data that is not cut as one sub-task."""
     return (run.spec().n_sub_tasks or 1) > 1
 
 
