@@ -24,7 +24,6 @@ from droprl import Dataset, fit, from_arrays
 from droprl.algorithms import ALGORITHMS
 
 EXPECTED = Path(__file__).with_name("expected.json")
-ALGOS = ("bc", "fbc", "rvs", "dt", "onestep", "coms", "drop", "ddrop", "drop-cvae")
 UPDATES, SEEDS = 200, 2
 
 
@@ -66,7 +65,7 @@ def machine() -> dict[str, str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("algos", nargs="*", default=ALGOS)
+    parser.add_argument("algos", nargs="*", default=list(ALGORITHMS), help="all, if none is named")
     parser.add_argument("--write", action="store_true", help="write expected.json with the sums of this code")
     options = parser.parse_args()
     found = sums(tuple(options.algos))
@@ -76,8 +75,11 @@ def main() -> None:
     expected = json.loads(EXPECTED.read_text())
     if {key: expected[key] for key in machine()} != machine():
         print(f"expected.json was made with {expected['jax']} on {expected['machine']}: differences may mean nothing")
-    odd = [name for name, value in found.items() if expected["sha256"].get(name) != value]
-    print(f"{len(found) - len(odd)} of {len(found)} are the same bits" + (f"; not {', '.join(odd)}" if odd else ""))
+    known = {name: value for name, value in found.items() if name in expected["sha256"]}
+    odd = [name for name, value in known.items() if expected["sha256"][name] != value]
+    print(f"{len(known) - len(odd)} of {len(known)} are the same bits" + (f"; not {', '.join(odd)}" if odd else ""))
+    if new := sorted(found.keys() - known.keys()):
+        print(f"expected.json does not know {', '.join(new)} yet")
     sys.exit(bool(odd))
 
 
