@@ -165,7 +165,11 @@ def test_acting_without_a_reward_keeps_the_return_to_go() -> None:
     assert np.abs(policy.act(observation) - told).max() > 1e-5
     policy.reset()
     policy.act(np.zeros((3, 2)))
-    for reward, said in (("much", "not a number"), ([1.0, 2.0], "each of 3 episodes"), (np.nan, "NaN or infinite")):
+    for reward, said in (
+        ("much", "neither one number nor one for each of 3 episodes"),
+        ([1.0, 2.0], "each of 3 episodes"),
+        (np.nan, "NaN or infinite"),
+    ):
         assert said in refusal(policy.act, np.zeros((3, 2)), reward=reward)
     assert policy.act(np.zeros((3, 2)), reward=np.array([1.0, 2.0, 3.0])).shape == (3, 2)
 
