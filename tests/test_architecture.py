@@ -8,7 +8,6 @@ import sys
 from collections.abc import Collection, Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -49,7 +48,6 @@ CLASSES = {kind.__name__ for kind in ALGORITHMS.values()}
 # These parts may import a class such as DROP: the demo compares three algorithms, and only DROP has an N and a K for
 # `drop select` to choose. All other parts must work with every algorithm.
 MAY_NAME_AN_ALGORITHM = ("algorithms", "select", "cli")
-NOT_YET = ("finetuning/finetune.py", "finetuning/online.py", "finetuning/replay.py")  # these still work with DROP only
 
 
 def part_of(path: Path) -> str:
@@ -206,13 +204,7 @@ def knowledge_of_one_algorithm(source: str, path: Path) -> list[str]:
     return found
 
 
-def paths_outside_algorithms() -> Iterator[Any]:
-    for path in FILES:
-        name = str(path.relative_to(ROOT))
-        yield pytest.param(path, id=name, marks=pytest.mark.xfail(name in NOT_YET, reason="knows DROP alone"))
-
-
-@pytest.mark.parametrize("path", paths_outside_algorithms())
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_single_algorithm_is_known_only_in_its_own_package(path: Path) -> None:
     if part_of(path) not in FRONT_DOORS:
         assert knowledge_of_one_algorithm(path.read_text(encoding="utf-8"), path) == []

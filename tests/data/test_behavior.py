@@ -1,4 +1,4 @@
-"""Sub-tasks cut by behaviour: trajectories of policies that are known, and distances worked out by hand."""
+"""Sub-tasks by behaviour: trajectories of known policies, and distances computed by hand."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def trajectories(
     returns: Sequence[float] | np.ndarray | None = None,
     seed: int = 0,
 ) -> Dataset:
-    """An episode for each entry of `policy`, which says whose it is; all visit the same kind of states."""
+    """One episode for each entry of `policy`, the number of the acting policy. All visit the same kind of states."""
     rng = np.random.default_rng(seed)
     n_episodes = len(policy)
     states = rng.normal(size=(n_episodes, length, 3))
@@ -64,7 +64,7 @@ def members_of(policy: np.ndarray) -> set[frozenset[int]]:
 
 
 def squared_distances(dataset: Dataset, seed: int = 0) -> np.ndarray:
-    """(E, E) between the signatures: what k-means sees, and what the signs of components leave alone."""
+    """(E, E) distances between the signatures. They do not depend on the signs of the components."""
     points = behavior_signatures(dataset, seed)
     return np.asarray(np.sum((points[:, None] - points[None]) ** 2, axis=2))
 
@@ -75,7 +75,7 @@ def squared_distances(dataset: Dataset, seed: int = 0) -> np.ndarray:
 @pytest.mark.parametrize("n_policies", [2, 3])
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_each_policy_is_a_group(n_policies: int, seed: int) -> None:
-    """Policies take turns in the data and all earn the same: only what they do tells them apart."""
+    """Policies take turns in the data and all earn the same. Only their actions separate them."""
     policy = np.arange(18) % n_policies
     found = behavior_sub_tasks(trajectories(policy, 300, seed=seed), n_policies, 2, seed)
     assert as_sets(found) == members_of(policy)
@@ -83,7 +83,7 @@ def test_each_policy_is_a_group(n_policies: int, seed: int) -> None:
 
 @pytest.mark.parametrize("weight", [None, 0.0])
 def test_luck_does_not_cut_a_policy_in_two(weight: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Returns are drawn whoever acts. Cut by rank the two policies would be mixed; with the weight 0 luck is unseen."""
+    """Returns do not depend on the policy. A cut by rank would mix the two policies. The weight 0 ignores returns."""
     policy = np.arange(16) % 2
     dataset = trajectories(policy, 300, returns=np.random.default_rng(0).normal(size=16))
     if weight is not None:
@@ -93,7 +93,7 @@ def test_luck_does_not_cut_a_policy_in_two(weight: float | None, monkeypatch: py
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_where_all_act_alike_groups_are_intervals_of_return(seed: int) -> None:
+def test_if_all_act_alike_groups_are_intervals_of_return(seed: int) -> None:
     returns = np.random.default_rng(seed).normal(size=24)
     found = behavior_sub_tasks(trajectories([2] * 24, 50, noise=0.0, returns=returns, seed=seed), 4, 3, seed)
     assert len(found) == 4
@@ -127,15 +127,15 @@ def test_every_episode_is_in_one_group_and_groups_have_m_on_average(
 
 
 @pytest.mark.filterwarnings("ignore:One of the clusters is empty", "ignore:invalid value encountered in divide")
-def test_episodes_that_nothing_tells_apart_are_all_kept() -> None:
+def test_equal_episodes_all_stay() -> None:
     copies = in_order(trajectories([0], 10, returns=[3.0]), np.zeros(6, int))
     found = behavior_sub_tasks(copies, 3, 1)
     assert all(part.size for part in found)
     assert sorted(np.concatenate(found).tolist()) == list(range(6))
 
 
-def test_the_seed_alone_decides() -> None:
-    """Episodes so short that behaviour is half noise: where k-means starts then matters."""
+def test_equal_seeds_give_equal_groups() -> None:
+    """Episodes are so short that behaviour is half noise. Then the start of k-means matters."""
     policy, returns = np.arange(30) % 3, np.random.default_rng(0).normal(size=30)
     first, again, other = (
         as_sets(behavior_sub_tasks(trajectories(policy, 6, noise=1.0, returns=returns), 6, 2, seed))
@@ -150,7 +150,7 @@ def test_the_seed_alone_decides() -> None:
 
 @pytest.mark.parametrize("length", [25, 100, 900])
 def test_the_distance_of_two_policies_by_hand(length: int) -> None:
-    """Both visit the same states, so that n own steps against 100 of the mean's keep n / (n + 100) of each shift.
+    """Both visit the same states, so n own steps and 100 steps of the mean keep n / (n + 100) of each shift.
 
     What is left is the mean over the states of |(K₁ − K₂) s|², each action in its standard deviations.
     """
@@ -164,7 +164,7 @@ def test_the_distance_of_two_policies_by_hand(length: int) -> None:
 
 
 def test_long_trajectories_are_as_far_apart_as_their_policies_act() -> None:
-    """Each visits states of its own draw, and acts with noise; what 100 steps of the mean still weigh is 5 %."""
+    """Each draws its own states and acts with noise. The 100 steps of the mean weigh less than 5 %."""
     dataset = trajectories([0, 1, 2, 0], 4000, noise=0.1)
     spread = dataset.actions.std(axis=0)
     for i, j in ((0, 1), (0, 2), (1, 2)):
@@ -174,8 +174,8 @@ def test_long_trajectories_are_as_far_apart_as_their_policies_act() -> None:
     assert squared_distances(dataset)[0, 3] < 0.01
 
 
-def test_an_episode_has_the_same_point_wherever_it_stands() -> None:
-    """Were one row of a neighbour counted, another order would move the points."""
+def test_the_place_of_an_episode_does_not_change_its_point() -> None:
+    """If one row of a neighbour counted, another order would move the points."""
     dataset = trajectories(np.arange(9) % 3, 15, noise=0.3)
     order = np.array([4, 0, 7, 2, 8, 1, 3, 6, 5])
     before = squared_distances(dataset)
@@ -185,20 +185,20 @@ def test_an_episode_has_the_same_point_wherever_it_stands() -> None:
     )
 
 
-def test_equal_episodes_have_equal_points_whoever_is_beside_them() -> None:
+def test_equal_episodes_have_equal_points() -> None:
     dataset = trajectories(np.arange(6) % 3, 15, noise=0.3)
     found = squared_distances(in_order(dataset, np.array([0, 1, 2, 0, 3, 4, 5, 0])))
     assert found[[0, 0, 3], [3, 7, 7]].max() < 1e-18
     assert found[0, [1, 2, 4, 5, 6]].min() > 1e-4
 
 
-def test_units_of_states_and_actions_do_not_count() -> None:
+def test_units_of_states_and_actions_change_nothing() -> None:
     dataset = trajectories(np.arange(6) % 3, 40)
     units = replace(dataset, observations=100 * dataset.observations - 7, actions=dataset.actions * [3, 0.01] + 0.5)
     np.testing.assert_allclose(squared_distances(units), squared_distances(dataset), rtol=1e-3, atol=1e-6)
 
 
-# --- what DROP makes of them ---
+# --- in DROP ---
 
 
 @pytest.mark.parametrize("decomposition", ["rank", "quantization", "random", "behavior"])

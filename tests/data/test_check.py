@@ -1,4 +1,4 @@
-"""Every fault in raw arrays is refused in one line that names the place, the key, the row and the remedy."""
+"""Every fault in raw arrays gives one line with the place, the key, the row and the remedy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from droprl.errors import DropError
 
 
 def build(**changes: Any) -> Dataset:
-    """A dataset of the small arrays with some of them replaced; `action_low` and the like pass through."""
+    """A dataset of the small arrays, some of them replaced. Other keywords, such as `action_low`, pass through."""
     return from_arrays(**{**small_arrays(), "name": "mine.npz", **changes})
 
 
@@ -103,7 +103,7 @@ def test_wrong_ranks(key: str, shape: tuple[int, ...], remedy: str) -> None:
 @pytest.mark.parametrize(
     "value", [np.full((12, 3), "a"), np.full((12, 3), None), np.zeros((12, 3), complex), np.zeros(12, "datetime64[s]")]
 )
-def test_what_is_not_a_number(value: np.ndarray) -> None:
+def test_values_that_are_not_numbers(value: np.ndarray) -> None:
     assert "observations holds" in refusal(observations=value)
 
 
@@ -163,7 +163,7 @@ def test_bounds_may_be_given_for_all_actions_or_each() -> None:
         ("low", 1, "action_low holds"),
     ],
 )
-def test_bounds_that_are_none(low: Any, high: Any, expected: str) -> None:
+def test_wrong_bounds(low: Any, high: Any, expected: str) -> None:
     assert expected in refusal(action_low=low, action_high=high)
 
 
@@ -239,7 +239,7 @@ def test_any_bad_row_is_the_row_that_is_named(key: str, row: int, value: float) 
 
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=30).filter(lambda m: any(map(any, m))))
-def test_episodes_cover_every_row_once_whatever_the_marks(marks: list[tuple[bool, bool]]) -> None:
+def test_episodes_cover_every_row_once_for_all_marks(marks: list[tuple[bool, bool]]) -> None:
     terminals, timeouts = np.array(marks).T
     rows = np.arange(len(marks), dtype=np.float32)
     dataset = from_arrays(rows[:, None], np.zeros((len(marks), 1)), rows, terminals, timeouts)

@@ -1,4 +1,4 @@
-"""Random, Quantization and Rank against their definitions in the paper's appendix, on examples worked out by hand."""
+"""Random, Quantization and Rank against their definitions in the paper's appendix, on examples computed by hand."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def sizes(sub_tasks: SubTasks) -> list[int]:
 # --- Rank: descending by return, M to each in turn ---
 
 
-def test_rank_goes_down_the_returns_m_at_a_time() -> None:
+def test_rank_takes_m_trajectories_at_a_time_by_falling_return() -> None:
     assert as_lists(cut([3, 9, -1, 5, 7, 0], "rank", 3, 2)) == [[1, 4], [3, 0], [5, 2]]
 
 
@@ -58,7 +58,7 @@ def test_rank_draws_nothing() -> None:
 
 
 def test_quantization_bins_are_closed_on_the_right() -> None:
-    """R from 0 to 8 in 4 bins: Δ = 2, and 2, 4, 6 are upper edges. The worst, on no bin's inside, joins the first."""
+    """R from 0 to 8 in 4 bins: Δ = 2, and 2, 4, 6 are upper edges. The worst is inside no bin and joins the first."""
     found = cut([8, 6, 4, 2, 0, 2.5, 6.5], "quantization", 4, 10)
     assert as_lists(found) == [[3, 4], [2, 5], [1], [0, 6]]
 
@@ -77,7 +77,7 @@ def test_quantization_with_one_bin_holds_all() -> None:
 
 
 def test_quantization_loses_no_trajectory_to_rounding() -> None:
-    """Widths such as 0.1 are no binary numbers: the best must still be in the last bin, and each in just one."""
+    """Widths such as 0.1 are not exact in binary. The best must be in the last bin, and each in one bin only."""
     for n in range(1, 40):
         for best in range(4, 40):
             returns = [0.3, 0.1 * best, *np.linspace(0.3, 0.1 * best, n + 1).tolist()]
@@ -109,11 +109,11 @@ def test_random_draws_n_times_m_of_many() -> None:
 
 
 @pytest.mark.parametrize(("n_episodes", "expected"), [(11, [3, 3, 3, 2]), (6, [2, 2, 1, 1]), (2, [1, 1]), (1, [1])])
-def test_random_with_too_few_is_as_even_as_can_be(n_episodes: int, expected: list[int]) -> None:
+def test_random_with_too_few_has_sizes_that_differ_by_one_at_most(n_episodes: int, expected: list[int]) -> None:
     assert sizes(cut([0.0] * n_episodes, "random", 4, 3)) == expected
 
 
-def test_random_is_uniform_over_trajectories_whatever_their_return() -> None:
+def test_random_is_uniform_over_trajectories_of_any_return() -> None:
     returns = [100.0, 0, 0, 0, 0, 0, 0, 0, 0, -100.0]
     drawn = np.zeros(10)
     for seed in range(300):
@@ -121,7 +121,7 @@ def test_random_is_uniform_over_trajectories_whatever_their_return() -> None:
     assert np.all(np.abs(drawn - 120) < 35)  # 4 of 10: 120 ± 8.5 of 300
 
 
-# --- what holds for all ---
+# --- all rules ---
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -130,7 +130,7 @@ def test_one_trajectory(rule: Rule) -> None:
 
 
 @pytest.mark.parametrize("rule", ["random", "quantization"])
-def test_the_seed_alone_decides_what_is_drawn(rule: Rule) -> None:
+def test_equal_seeds_draw_equal_sub_tasks(rule: Rule) -> None:
     returns = [float(i % 7) for i in range(40)]
     first, again, other = (as_lists(cut(returns, rule, 3, 4, seed)) for seed in (5, 5, 6))
     assert first == again
@@ -168,14 +168,14 @@ def test_sub_tasks_are_disjoint_never_empty_and_within_n_and_m(
     assert all(1 <= size <= m for size in sizes(found))
     assert len(set(members)) == len(members)
     assert set(members) <= set(range(len(returns)))
-    if rule != "quantization":  # whose bins may be fuller than M while others are empty
+    if rule != "quantization":  # its bins may hold more than M while others are empty
         assert len(members) == min(len(returns), n * m)
 
 
 @given(returns=st.lists(finite, min_size=1, max_size=30), n=st.integers(1, 6), m=st.integers(1, 5))
 def test_rank_never_puts_a_better_trajectory_behind_a_worse_one(returns: list[float], n: int, m: int) -> None:
     members = np.concatenate(cut(returns, "rank", n, m)).tolist()
-    # By the definition: count how many precede each trajectory, those equal to it by their place in the data.
+    # By definition: count the trajectories before each one. Equal returns are in the order of the data.
     place = {e: sum(r > returns[e] or (r == returns[e] and i < e) for i, r in enumerate(returns)) for e in members}
     assert [place[e] for e in members] == list(range(len(members)))
 
@@ -184,7 +184,7 @@ def test_rank_never_puts_a_better_trajectory_behind_a_worse_one(returns: list[fl
 def test_quantization_bins_as_defined(returns: list[float], n: int) -> None:
     low, high = min(returns), max(returns)
     expected = []
-    for i in range(n):  # whole numbers times a power of two: no rounding anywhere
+    for i in range(n):  # whole numbers times a power of two: nothing is rounded
         inside = [e for e, r in enumerate(returns) if (high - low) * i < n * (r - low) <= (high - low) * (i + 1)]
         inside += [e for e, r in enumerate(returns) if r == low] if i == 0 else []
         if inside:

@@ -1,4 +1,4 @@
-"""What `drop data info` says of a dataset: plain numbers for scripts, a page of at most eighty columns for people."""
+"""`drop data info`: plain numbers for scripts, and a page of at most eighty columns for people."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from droprl.data.describe import Description, describe
 
 
 def dataset_with(returns: list[float], name: str = "arrays", score_range: tuple[float, float] | None = None) -> Dataset:
-    """Episodes of two steps with these returns; the first ends the task, the last is cut short."""
+    """Episodes of two steps with these returns. The first ends the task, and the last is cut short."""
     rewards = np.repeat(np.array(returns) / 2, 2)
     terminals, timeouts = np.zeros((2, len(rewards)), bool)
     timeouts[3:-1:2] = True

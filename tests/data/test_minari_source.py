@@ -33,7 +33,7 @@ MakeMinari = Callable[..., str]
 
 @pytest.fixture
 def make_minari(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeMinari:
-    """Makes a small dataset in a Minari root of its own and gives its id."""
+    """Makes a small dataset in its own Minari root and returns its id."""
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
 
     def make(
@@ -65,7 +65,7 @@ def make_minari(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeMinari:
         if "env" not in options:
             options |= {"observation_space": observations, "action_space": actions}
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Minari would like to know the environment, the author, ...
+            warnings.simplefilter("ignore")  # Minari warns that the environment, the author, ... are missing
             minari.create_dataset_from_buffers(dataset_id, buffers, **options)
         return dataset_id
 
@@ -145,7 +145,7 @@ def test_minari_faults_name_the_episode_and_the_step(make_minari: MakeMinari, tm
     assert "no episodes" in refusal(dataset_id)
 
 
-def test_minari_ids_that_are_not_there(make_minari: MakeMinari, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_minari_ids(make_minari: MakeMinari, monkeypatch: pytest.MonkeyPatch) -> None:
     message = refusal("mine/other/test-v0")
     assert "minari list local" in message
     assert "--download" in message

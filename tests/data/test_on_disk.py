@@ -39,7 +39,7 @@ LAYOUT: Layout = [(5, "terminal"), (1, "timeout"), (7, "timeout"), (1, "terminal
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Six steps at a time, so that a few episodes make many blocks."""
+    """Blocks of six steps: a few episodes then make many blocks."""
     monkeypatch.setattr(droprl.data.dataset, "BLOCK_ROWS", 6)
     monkeypatch.setattr(droprl.data.on_disk, "BLOCK_ROWS", 6)
 
@@ -57,7 +57,7 @@ def every_step(prepared: Prepared) -> Places:
 
 @pytest.mark.parametrize("following", [True, False])
 @pytest.mark.parametrize("settings", [{"td_steps": 1}, {"td_steps": 3}, {"td_steps": None}, {"td_lambda": 0.7}])
-def test_every_step_is_what_it_is_in_memory(
+def test_every_step_equals_the_step_in_memory(
     tmp_path: Path, small_blocks: None, following: bool, settings: dict[str, Any]
 ) -> None:
     dataset = make_dataset(LAYOUT, next_observations=following, observation_size=3)
@@ -79,7 +79,7 @@ def test_every_step_is_what_it_is_in_memory(
 def test_pieces_of_a_look_up_make_the_same_batch(
     both: tuple[Dataset, Dataset], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As of columns larger than what may be mapped, in pieces of seven steps, and nothing is kept."""
+    """The columns exceed the limit: look-ups are in pieces of seven steps, and each is released."""
     samplers = [loop_of(tiny(name), both[1], [0])[2].transitions for name in ("drop", "dt", "coms")]
     drawn = [sampler.draw(jax.random.key(0), 30) for sampler in samplers]
     whole = [sampler.gather(steps) for sampler, steps in zip(samplers, drawn, strict=True)]
@@ -90,7 +90,7 @@ def test_pieces_of_a_look_up_make_the_same_batch(
 
 
 def test_nothing_crosses_from_one_episode_to_the_next(tmp_path: Path) -> None:
-    """Observations name their episode and step; all of it is looked up in the data's own units."""
+    """Observations name their episode and step, in the units of the data."""
     dataset = make_dataset(LAYOUT)
     parts = rank_sub_tasks(dataset.returns, 2, 3)
     table = prepare(
@@ -140,7 +140,7 @@ def test_blocks_are_whole_episodes_and_change_no_sum(monkeypatch: pytest.MonkeyP
 
 
 def test_returns_of_one_long_episode_and_of_many_short_ones_are_the_same_sums() -> None:
-    """Few long episodes are summed another way than many: both against the definition."""
+    """A few long episodes and many short ones are summed in two ways. Compare both with the definition."""
     layouts: list[Layout] = [[(60, "terminal")], [(3, "terminal"), (1, "timeout")] * 40]
     for layout in layouts:
         dataset = make_dataset(layout)
@@ -180,15 +180,13 @@ def test_an_update_gets_the_batch_that_it_would_draw_from_memory(both: tuple[Dat
         jax.tree.map(partial(np.testing.assert_allclose, rtol=0, atol=1e-6), found, expected)
 
 
-def test_training_ends_with_the_weights_that_memory_would_give(tmp_path: Path, both: tuple[Dataset, Dataset]) -> None:
+def test_training_gives_the_same_weights_as_from_memory(tmp_path: Path, both: tuple[Dataset, Dataset]) -> None:
     runs = [fit(d, tiny("bc"), out=tmp_path / f"{d.on_disk}", seeds=2, steps=70, progress=False) for d in both]
     assert state_files(runs[0]) == state_files(runs[1])
 
 
-def test_however_it_is_cut_the_weights_have_the_same_bits(
-    both: tuple[Dataset, Dataset], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Chunks are of eight updates; an update that is asked for again, as after a kill, is the same."""
+def test_calls_of_any_size_give_the_same_bits(both: tuple[Dataset, Dataset], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chunk has eight updates. A repeated update, as after a kill, is the same."""
     monkeypatch.setattr(droprl.train.disk_loop, "CHUNK_UPDATES", 8)
     loop = loop_of(tiny("drop"), both[1], [0, 7])[0]
 
@@ -223,7 +221,7 @@ def test_a_run_may_go_on_from_the_disk(tmp_path: Path, both: tuple[Dataset, Data
     """The folder has the fingerprint of the data it was made from."""
     assert both[0].fingerprint == both[1].fingerprint
     fit(both[1], tiny("bc"), out=tmp_path / "run", steps=1, progress=False)
-    assert fit(both[0], tiny("bc"), out=tmp_path / "run", steps=1, progress=False).finished  # not another run
+    assert fit(both[0], tiny("bc"), out=tmp_path / "run", steps=1, progress=False).finished  # the same run
 
 
 # --- making a folder ---
@@ -237,9 +235,7 @@ def write_hdf5(path: Path, arrays: dict[str, Any]) -> Path:
 
 
 @pytest.mark.parametrize("chosen", [("observations", "actions", "rewards", "terminals", "timeouts"), None])
-def test_a_mapped_file_holds_what_the_file_does(
-    tmp_path: Path, small_blocks: None, chosen: tuple[str, ...] | None
-) -> None:
+def test_a_mapped_file_equals_the_file(tmp_path: Path, small_blocks: None, chosen: tuple[str, ...] | None) -> None:
     arrays = {key: array for key, array in small_arrays(n_steps=20).items() if chosen is None or key in chosen}
     file = write_hdf5(tmp_path / "own.hdf5", arrays)
     mapped, loaded = map_dataset(file, tmp_path / "columns"), load_dataset(file)
@@ -263,7 +259,7 @@ def test_columns_of_ones_own_are_checked_and_copied(tmp_path: Path, small_blocks
     np.testing.assert_array_equal(mapped.action_low, [-2, -2])
 
 
-def test_what_is_known_of_the_task_comes_along(tmp_path: Path) -> None:
+def test_the_facts_of_the_task_are_saved_too(tmp_path: Path) -> None:
     save_d4rl(learnable_dataset(), tmp_path / "hopper-medium-v2.hdf5")
     mapped = map_dataset(tmp_path / "hopper-medium-v2.hdf5", tmp_path / "columns")
     loaded = load_dataset(tmp_path / "hopper-medium-v2.hdf5")
@@ -301,7 +297,7 @@ def test_a_fault_is_named_by_its_row_in_the_file(
         ({"rewards": None}, "rewards is missing"),
     ],
 )
-def test_what_cannot_be_trained_on_is_not_mapped(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+def test_unusable_data_is_not_mapped(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
     arrays = {key: array for key, array in (small_arrays(n_steps=20) | changes).items() if array is not None}
     file = write_hdf5(tmp_path / "own.hdf5", arrays)
     message = refusal(map_dataset, file, tmp_path / "columns")
@@ -310,16 +306,16 @@ def test_what_cannot_be_trained_on_is_not_mapped(tmp_path: Path, changes: dict[s
     assert not (tmp_path / "columns").exists()
 
 
-# --- folders that are none ---
+# --- damaged folders ---
 
 
 def damage_json(folder: Path, **changes: Any) -> None:
-    """With a seal that fits, as someone who means harm would leave it."""
+    """Change it and make a matching seal, like an attacker."""
     (folder / "dataset.json").write_bytes(sealed(read_sealed(folder / "dataset.json") | changes))
 
 
 def replace_rewards(folder: Path, rewards: np.ndarray) -> None:
-    """With a checksum that fits."""
+    """Replace the rewards and make a matching checksum."""
     np.save(folder / "rewards.npy", rewards, allow_pickle=True)
     sums = read_sealed(folder / "dataset.json")["sha256"]
     damage_json(folder, sha256=sums | {"rewards.npy": digest((folder / "rewards.npy").read_bytes())})
@@ -358,7 +354,7 @@ def test_a_damaged_folder_is_refused_in_one_line(tmp_path: Path, damage: str) ->
     assert said in refusal(load_dataset, tmp_path / "columns")
 
 
-def test_no_changed_bit_of_a_folder_passes_for_data(tmp_path: Path) -> None:
+def test_every_damaged_bit_of_a_folder_is_found(tmp_path: Path) -> None:
     on_disk(make_dataset(LAYOUT, next_observations=True, observation_size=3), tmp_path)
     for path in (tmp_path / "columns").iterdir():
         content = path.read_bytes()
@@ -371,10 +367,10 @@ def test_no_changed_bit_of_a_folder_passes_for_data(tmp_path: Path) -> None:
     load_dataset(tmp_path / "columns")
 
 
-def test_what_a_folder_cannot_do_is_said(tmp_path: Path) -> None:
+def test_what_a_folder_cannot_do_is_refused(tmp_path: Path) -> None:
     on_disk(learnable_dataset(), tmp_path)
     columns = tmp_path / "columns"
-    assert "is there already" in refusal(map_dataset, tmp_path / "data.npz", columns)
+    assert "exists already" in refusal(map_dataset, tmp_path / "data.npz", columns)
     assert "cannot be joined" in refusal(load_dataset, f"{columns}+{columns}")
     assert "has its bounds already" in refusal(load_dataset, columns, action_low=-9, action_high=9)
     assert "a goal is only for" in refusal(load_dataset, columns, goal=(1.0, 2.0))

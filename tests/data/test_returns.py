@@ -1,4 +1,4 @@
-"""Discounted returns and n-step targets: by hand, and against a walk through every episode; the choice of γ."""
+"""Discounted returns and n-step targets: by hand, and against a walk through every episode. And the choice of γ."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_discounted_returns_by_hand() -> None:
     assert discounted_returns(dataset, 0.0).tolist() == REWARDS
 
 
-def test_undiscounted_returns_count_every_step_whatever_the_ending() -> None:
+def test_undiscounted_returns_count_every_step_for_every_ending() -> None:
     dataset = make_dataset(MIXED, rewards=REWARDS)
     assert dataset.returns.tolist() == [7, 24, 32]
     assert dataset.lengths.tolist() == [3, 2, 1]
@@ -39,7 +39,7 @@ def test_undiscounted_returns_count_every_step_whatever_the_ending() -> None:
 
 
 def test_one_step_targets_by_hand() -> None:
-    """The paper's TD(0). A terminal bootstraps nothing; a timeout does so from the state behind it."""
+    """The paper's TD(0). A terminal does not bootstrap. A timeout bootstraps from the state after it."""
     found = n_step_targets(make_dataset(MIXED, rewards=REWARDS, next_observations=True), 0.5, 1)
     assert found.reward.tolist() == REWARDS
     assert found.discount.tolist() == [0.5, 0.5, 0, 0.5, 0.5, 0.5]
@@ -48,7 +48,7 @@ def test_one_step_targets_by_hand() -> None:
 
 
 def test_one_step_targets_without_next_observations_by_hand() -> None:
-    """The last step of an episode that the clock stopped shows no successor, so it has no target."""
+    """The last step of a timed-out episode shows no successor, so it has no target."""
     found = n_step_targets(make_dataset(MIXED, rewards=REWARDS), 0.5, 1)
     assert found.known.tolist() == [True, True, True, True, False, False]
     assert found.reward[:4].tolist() == REWARDS[:4]
@@ -96,7 +96,7 @@ def test_long_discounted_sums_keep_their_precision() -> None:
     assert discounted_returns(dataset, 0.999)[0] == pytest.approx(exact, rel=1e-12)
 
 
-# --- the choice of γ that needs only the data ---
+# --- the choice of γ from the data alone ---
 
 SINGLES = [np.array([0]), np.array([1]), np.array([2])]
 
@@ -120,7 +120,7 @@ def test_the_smallest_discount_that_ranks_is_chosen() -> None:
     assert choose_discount(dataset, SINGLES, enough=-0.6) == 0.99
 
 
-def test_the_discount_that_ranks_best_is_chosen_where_none_is_good() -> None:
+def test_the_discount_that_ranks_best_is_chosen_if_none_is_good() -> None:
     """10 · γ^800 is below 4 for the first three and 4.5 for the last: second of three, a correlation of one half."""
     layout, rewards = dataset_of_early_and_late(800)
     dataset = make_dataset(layout, rewards=rewards)
@@ -129,7 +129,7 @@ def test_the_discount_that_ranks_best_is_chosen_where_none_is_good() -> None:
     assert choose_discount(dataset, SINGLES, enough=0.5) == 0.999
 
 
-def test_where_the_smallest_discount_ranks_it_is_chosen() -> None:
+def test_the_smallest_discount_is_chosen_if_it_ranks() -> None:
     layout, rewards = dataset_of_early_and_late(1)
     assert choose_discount(make_dataset(layout, rewards=rewards), SINGLES) == 0.99
 
@@ -142,7 +142,7 @@ def test_sub_tasks_are_ranked_by_the_mean_over_their_trajectories() -> None:
     assert discount_rank_correlation(make_dataset(layout, rewards=rewards), pair, 0.999) == pytest.approx(1.0)
 
 
-def test_nothing_to_rank_leaves_the_smallest_discount() -> None:
+def test_with_nothing_to_rank_the_smallest_discount_is_chosen() -> None:
     dataset = make_dataset([(2, "terminal"), (5, "terminal")], rewards=[1, 1, 0, 0, 0, 0, 2])
     assert math.isnan(discount_rank_correlation(dataset, [np.array([0]), np.array([1])], 0.99))
     assert choose_discount(dataset, [np.array([0]), np.array([1])]) == 0.99

@@ -35,7 +35,7 @@ def test_the_range_is_that_of_undiscounted_returns_of_episodes() -> None:
     """32 − 7 = 25. IQL in locomotion: divide by it and multiply by 1000, so that a reward of 1 becomes 40."""
     found = Rewards("range", times=1000.0).treatment(make_dataset(LAYOUT, rewards=REWARDS), 0.5)
     assert found.scale == pytest.approx(25 / 1000)
-    assert found.of_sum(np.array(1.0), np.array(1.0), 0.5) == pytest.approx(40.0)
+    assert found.treated_sum(np.array(1.0), np.array(1.0), 0.5) == pytest.approx(40.0)
 
 
 def test_the_spread_is_that_of_discounted_returns_of_all_steps() -> None:
@@ -46,7 +46,7 @@ def test_the_spread_is_that_of_discounted_returns_of_all_steps() -> None:
 
 
 @pytest.mark.parametrize("unit", ["spread", "range"])
-def test_where_all_returns_are_equal_nothing_is_divided(unit: str) -> None:
+def test_equal_returns_divide_nothing(unit: str) -> None:
     dataset = make_dataset([(1, "terminal"), (1, "terminal")], rewards=[3.0, 3.0])
     assert Rewards(unit, times=4.0).treatment(dataset, 0.9).scale == 0.25  # type: ignore[arg-type]
 
@@ -67,7 +67,7 @@ def test_one_less_for_every_step_by_hand() -> None:
 def test_targets_and_probes_are_sums_of_treated_rewards(
     tmp_path: Path, setting: Rewards, disk: bool, discount: float
 ) -> None:
-    """The definition is applied to a dataset whose rewards were treated one by one."""
+    """Treat every reward of a dataset, then apply the definition."""
     dataset = make_dataset([*LAYOUT[:2], (5, "terminal"), (4, "cut")], next_observations=True)
     scale, plus = setting.treatment(dataset, discount)
     treated = replace(dataset, rewards=dataset.rewards.astype(np.float64) / scale + plus)
@@ -101,14 +101,14 @@ def test_returns_to_go_are_sums_of_treated_rewards(discount: float) -> None:
 
 
 def test_treated_rewards_become_the_same_rows_again() -> None:
-    """What is prepared holds the recipe by which other data becomes rows in the same units."""
+    """Prepared data holds its recipe, which makes rows of other data in the same units."""
     dataset = make_dataset(LAYOUT, rewards=REWARDS)
     recipe = prepare(dataset, discount=0.5, rewards=Rewards("range", plus=1.0)).recipe
     assert isinstance(recipe, Recipe)
     assert (recipe.rewards, recipe.discount) == (Treatment(25.0, 1.0), 0.5)
 
 
-def test_a_setting_survives_json_and_senseless_ones_are_refused() -> None:
+def test_settings_survive_json_and_wrong_ones_are_refused() -> None:
     for setting in SETTINGS:
         assert from_dict(Rewards, asdict(setting), "here") == setting
     wrongs: tuple[dict[str, Any], ...] = (

@@ -1,4 +1,4 @@
-"""The two readers of rows: each against the dataset by hand, and both against each other."""
+"""The two readers of rows: each against a dataset made by hand, and both against each other."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def reader(request: pytest.FixtureRequest) -> Any:
     return request.param
 
 
-def test_a_row_is_what_the_dataset_says(reader: Any) -> None:
+def test_a_row_equals_the_row_of_the_dataset(reader: Any) -> None:
     dataset = make_dataset(LAYOUT, observation_size=3)
     recipe, every = recipe_of(dataset), np.arange(10)
     rows: Rows = reader(dataset, recipe)
@@ -43,7 +43,7 @@ def test_a_row_is_what_the_dataset_says(reader: Any) -> None:
     np.testing.assert_allclose(rows.return_to_go(every), discounted_returns(dataset, 0.9) / 2, rtol=1e-6)
 
 
-def test_places_are_counted_through_the_episodes_that_are_drawn_from(reader: Any) -> None:
+def test_places_count_through_the_chosen_episodes(reader: Any) -> None:
     """Episode 3 has rows 8 and 9, episode 0 has rows 0, 1 and 2."""
     dataset = make_dataset(LAYOUT)
     rows: Rows = reader(dataset, recipe_of(dataset), np.array([3, 0]))
@@ -77,7 +77,7 @@ def test_both_readers_agree_on_targets(tmp_path: Path, following: bool, rule: Ta
                 np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6, err_msg=name)
 
 
-def test_outcomes_take_the_place_of_rewards(reader: Any) -> None:
+def test_outcomes_replace_rewards(reader: Any) -> None:
     dataset = make_dataset(LAYOUT)
     recipe = Recipe(fit_scaling(dataset), Treatment(2.0), 0.9, TargetRule(outcomes=lambda data: -data.rewards))
     np.testing.assert_array_equal(reader(dataset, recipe).target(np.arange(10)).reward, -dataset.rewards)
@@ -92,7 +92,7 @@ def test_a_device_reader_is_read_inside_a_compiled_program() -> None:
     jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
-def test_columns_that_nobody_asks_for_are_not_made() -> None:
+def test_unneeded_columns_are_not_made() -> None:
     dataset = make_dataset(LAYOUT, next_observations=True)
     rows = device_rows(dataset, Recipe(fit_scaling(dataset), Treatment(), 1.0, episodes=True))
     assert rows.targets is None

@@ -1,4 +1,4 @@
-"""Every kind of source, as real files: D4RL's HDF5, Minari, one's own npz, OGBench's npz, and parts joined with `+`."""
+"""Every kind of source, as real files: D4RL's HDF5, Minari, your own npz, OGBench's npz, and parts joined with `+`."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_d4rl_file_is_read_with_its_attributes_and_without_its_other_keys(tmp_
     assert load_dataset(path, env="Hopper-v5").env == "Hopper-v5"
 
 
-def test_what_the_file_does_not_say_is_known_by_the_tasks_name(tmp_path: Path) -> None:
+def test_the_name_of_the_task_fills_in_what_the_file_lacks(tmp_path: Path) -> None:
     dataset = load_dataset(write_d4rl(tmp_path / "hopper-medium-v2.hdf5", small_arrays()))
     assert dataset.env == "Hopper-v4"
     assert dataset.score_range is not None
@@ -72,7 +72,7 @@ def test_a_saved_dataset_comes_back_the_same(tmp_path: Path, with_next: bool) ->
     save_d4rl(dataset, path)
     assert same(load_dataset(path), dataset)
     assert [file.name for file in path.parent.iterdir()] == ["made.hdf5"]
-    with h5py.File(path) as file:  # text of variable length, once damaged, can hang whoever reads it
+    with h5py.File(path) as file:  # damaged text of variable length can hang its reader
         assert h5py.check_string_dtype(file.attrs.get_id("env").dtype).length is not None
 
 
@@ -129,7 +129,7 @@ def test_a_header_that_claims_more_than_is_stored_does_not_fill_the_memory(tmp_p
 # npz ------------------------------------------------------------------------------------------------------------------
 
 
-def test_ones_own_npz(tmp_path: Path) -> None:
+def test_your_own_npz(tmp_path: Path) -> None:
     arrays = small_arrays()
     np.savez_compressed(tmp_path / "mine.npz", **arrays)
     assert same(load_dataset(tmp_path / "mine.npz"), from_arrays(**arrays))
@@ -139,7 +139,7 @@ def test_ones_own_npz(tmp_path: Path) -> None:
     assert list(load_dataset(tmp_path / "wide.npz", action_low=-5, action_high=5).action_high) == [5, 5]
 
 
-def test_npz_that_would_run_code_or_is_no_archive(tmp_path: Path) -> None:
+def test_npz_files_with_code_or_without_an_archive_are_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "mine.npz", **{**small_arrays(), "actions": np.array([{}, None], dtype=object)})
     assert "actions holds Python objects" in refusal(tmp_path / "mine.npz")
     with (tmp_path / "plain.npz").open("wb") as file:
@@ -162,13 +162,13 @@ def test_a_goal_is_only_for_files_without_rewards(tmp_path: Path) -> None:
 
 
 def ogbench_arrays(*paths: list[float]) -> dict[str, Any]:
-    """OGBench's file for trajectories along a line: the last row of each holds the final position and no step."""
+    """OGBench's file for trajectories along a line. The last row of each is the final position and not a step."""
     x = np.concatenate([np.array(path, np.float32) for path in paths])
     stops = np.cumsum([len(path) for path in paths]) - 1
     terminals = np.zeros(len(x), np.float32)
     terminals[stops] = 1
     actions = np.full((len(x), 1), 0.5, np.float32)
-    actions[stops] = 77  # never taken, so never looked at
+    actions[stops] = 77  # never taken, so never read
     qpos = np.stack([x, np.zeros_like(x), np.ones_like(x)], axis=1)  # three wide: a body, whose radius is 0.5
     return {"observations": x[:, None], "actions": actions, "terminals": terminals, "qpos": qpos, "qvel": qpos}
 
@@ -177,9 +177,9 @@ def test_an_ogbench_trajectory_ends_where_it_first_reaches_the_goal(tmp_path: Pa
     arrays = ogbench_arrays(
         [0, 1, 2, 3, 4, 5, 6, 7, 8],  # reaches 5 and goes on: the rest is dropped
         [5, 5, 6, 7],  # begins inside the goal: those rows are dropped
-        [0, 1, 2],  # never gets there: timed out
+        [0, 1, 2],  # never reaches it: timed out
         [5, 5, 5],  # never leaves: dropped
-        [4, 5],  # its only row inside is the last, which is no step
+        [4, 5],  # its only row inside is the last, which is not a step
     )
     np.savez(tmp_path / "maze.npz", **arrays)
     dataset = load_dataset(tmp_path / "maze.npz", goal=(5.0, 0.0))
@@ -200,7 +200,7 @@ def test_ogbench_rows_are_named_as_in_the_file(tmp_path: Path) -> None:
     assert "actions row 4 is nan" in refusal(tmp_path / "maze.npz", goal=(5,))
 
 
-def test_ogbench_needs_a_goal_that_something_reaches(tmp_path: Path) -> None:
+def test_ogbench_needs_a_goal_that_a_step_reaches(tmp_path: Path) -> None:
     path = tmp_path / "maze.npz"
     np.savez(path, **ogbench_arrays([0, 1, 2, 3]))
     assert "--goal" in refusal(path)
@@ -314,8 +314,8 @@ def test_parts_of_different_tasks_do_not_join(tmp_path: Path) -> None:
     assert "no such file" in refusal(f"{one}+{tmp_path / 'gone.hdf5'}")
 
 
-def test_a_known_task_without_timeouts_is_cut_where_its_clock_runs_out(tmp_path: Path) -> None:
-    """D4RL's older files leave them out; otherwise a timed-out episode would run on into the next."""
+def test_without_timeouts_the_time_limit_of_a_known_task_cuts_episodes(tmp_path: Path) -> None:
+    """D4RL's older files have no timeouts. Without this cut, a timed-out episode would run on into the next."""
     n_steps = 2_500
     arrays = {
         "observations": np.zeros((n_steps, 3), np.float32),

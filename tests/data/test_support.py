@@ -1,4 +1,4 @@
-"""What the data supports: states that cover it, and how far from them another one lies."""
+"""The support of the data: states that cover it, and the distance of another state to them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_levels_are_quantiles_of_the_distances_to_other_episodes() -> None:
     np.testing.assert_allclose(support.levels, np.quantile(distances, np.linspace(0, 1, LEVELS)), rtol=1e-4)
 
 
-def test_columns_on_the_disk_support_the_same(tmp_path: Path) -> None:
+def test_columns_on_the_disk_give_the_same_support(tmp_path: Path) -> None:
     data = learnable_dataset()
     mapped = map_dataset(save_npz(data, tmp_path / "data.npz"), tmp_path / "columns")
     assert mapped.on_disk
@@ -87,7 +87,7 @@ def support() -> Support:
     return fit_support(data, fit_scaling(data), n_prototypes=40)
 
 
-def test_distance_is_that_to_the_nearest_prototype(support: Support) -> None:
+def test_the_distance_is_to_the_nearest_prototype(support: Support) -> None:
     for observation in np.random.default_rng(2).normal(size=(10, 3)).astype(np.float32):
         expected = min(np.linalg.norm(observation @ support.basis - p) for p in np.asarray(support.prototypes))
         assert float(support.distance(observation)) == pytest.approx(expected, rel=1e-5)
@@ -102,5 +102,5 @@ def test_the_share_counts_the_levels_that_lie_nearer(support: Support) -> None:
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 0.999, 1.0])
-def test_the_limit_is_not_exceeded_by_this_share_of_the_data(support: Support, share: float) -> None:
+def test_this_share_of_the_data_lies_within_the_limit(support: Support, share: float) -> None:
     assert support.limit(share) == np.quantile(np.asarray(support.levels), share, method="nearest")

@@ -27,7 +27,7 @@ from droprl.data.tasks import SubTaskPreset, _facts, equal_sub_tasks, find_task,
         ("pen-expert", "pen-expert", "AdroitHandPen-v1", (96.262799, 3076.8331017826877)),
         ("hammer-cloned-v1", "hammer-cloned", "AdroitHandHammer-v1", (-274.856578, 12794.134825156867)),
         ("relocate-human-v0", "relocate-human", "AdroitHandRelocate-v1", (-6.425911, 4233.877797728884)),
-        # Minari recorded its mujoco/ datasets in v5, whatever the version of the dataset.
+        # Minari recorded its mujoco/ datasets in v5, for every version of the dataset.
         ("mujoco/walker2d/expert-v0", "walker2d-expert", "Walker2d-v5", (1.629008, 4592.3)),
         ("mujoco/hopper/simple-v0", "hopper-simple", "Hopper-v5", (-20.272305, 3234.3)),
     ],
@@ -38,7 +38,7 @@ def test_names_lead_to_their_task(name: str, task: str, env: str, score_range: t
     assert (found.name, found.env, found.score_range) == (task, env, score_range)
 
 
-# maze2d-…-v0 had half the time limit and other reference returns; a bare environment says nothing of the data.
+# maze2d-…-v0 had half the time limit and other reference returns. The name of an environment does not name data.
 @pytest.mark.parametrize("name", ["my-robot", "", "walker2d", "hopper-mylogs", "maze2d-umaze-v0", "ant-medium-v2"])
 def test_other_data_has_no_task(name: str) -> None:
     assert find_task(name) is None
@@ -85,11 +85,11 @@ def test_unlisted_data_gets_about_fifty_sub_tasks(name: str, n_episodes: int) ->
 
 
 def test_table_is_not_applied_to_data_too_small_for_it() -> None:
-    # D4RL's medium maze has thousands of stretches, a quickly made one 166: fifty in a sub-task would leave four.
+    # D4RL's medium maze has thousands of episodes. This one has 166: with fifty in a sub-task, only four would be left.
     preset = paper_sub_tasks("maze2d-medium", 166)
     assert (preset.n_sub_tasks, preset.trajectories_per_sub_task) == (42, 4)
     assert "166 trajectories" in preset.origin
-    # pen-human is as small as the paper's own data gets, and keeps the paper's numbers.
+    # pen-human is the smallest dataset of the paper and has the paper's numbers.
     assert paper_sub_tasks("pen-human-v1", 25).origin == "the paper's table, pen-human v0"
 
 

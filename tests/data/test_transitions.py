@@ -55,7 +55,7 @@ def is_known(batch: Batch, row: int) -> bool:
 def check_against_definition(
     dataset: Dataset, prepared: Prepared, discount: float, n_steps: int | np.ndarray | None
 ) -> None:
-    """With one n for all rows, or an n for each of them."""
+    """Check with one n for all rows, or with one n for each row."""
     batch = rows_of(prepared.transitions, dataset.n_steps)
     if isinstance(n_steps, np.ndarray):
         by_n = {int(n): targets_by_definition(dataset, discount, int(n)) for n in np.unique(n_steps)}
@@ -84,18 +84,18 @@ def test_every_row_has_the_target_of_the_definition(next_observations: bool, n_s
 
 
 def test_the_rows_of_a_timed_out_episode_by_hand() -> None:
-    """Episode 1 has four steps. Three-step targets, with and without the state behind the timeout."""
+    """Episode 1 has four steps. Three-step targets, with and without the state after the timeout."""
     shown = rows_of(prepare(make_dataset(MIXED, next_observations=True), ALL, td_steps=3, **RAW).transitions, 10)
     assert places(shown.next_observation)[3:7] == [(1, 3), (1, 4), (1, 4), (1, 4)]
     assert [is_known(shown, row) for row in range(3, 7)] == [True, False, False, False]
     assert shown.has_target[3:7].tolist() == [1, 1, 1, 1]
     hidden = rows_of(prepare(make_dataset(MIXED), ALL, td_steps=3, **RAW).transitions, 10)
     assert places(hidden.next_observation)[3:6] == [(1, 3), (1, 3), (1, 3)]
-    assert hidden.next_action_known is None  # nothing is bootstrapped where no action is logged
+    assert hidden.next_action_known is None  # no target bootstraps from a state without a logged action
     assert hidden.has_target[3:7].tolist() == [1, 1, 1, 0]
 
 
-def test_a_terminal_leaves_nothing_to_come() -> None:
+def test_after_a_terminal_nothing_is_earned() -> None:
     for next_observations in (True, False):
         dataset = make_dataset(MIXED, next_observations=next_observations)
         for n_steps, ended in ((1, [2]), (2, [1, 2]), (None, [0, 1, 2])):
@@ -104,7 +104,7 @@ def test_a_terminal_leaves_nothing_to_come() -> None:
             assert np.all(batch.has_target[ended] == 1)
 
 
-TOTAL = 10  # a fixed number of steps, so that compiled look-ups are shared between the examples
+TOTAL = 10  # a fixed number of steps, so all examples share the compiled look-ups
 
 
 @st.composite
@@ -122,7 +122,7 @@ def layouts(draw: st.DrawFn) -> Layout:
 def test_nothing_crosses_from_one_episode_to_the_next(
     layout: Layout, next_observations: bool, n_steps: int | None
 ) -> None:
-    """Observations and rewards name their episode: R sums to a multiple of the right number, s' carries it."""
+    """Observations and rewards name their episode: R is a multiple of its number, and s' contains it."""
     episode = np.repeat(np.arange(len(layout)), [length for length, _ in layout])
     rewards = (100.0**episode).tolist()
     dataset = make_dataset(layout, rewards=rewards, next_observations=next_observations)
@@ -146,7 +146,7 @@ def test_next_observations_that_are_not_the_next_row_are_used() -> None:
 
 
 def test_each_observation_is_stored_once() -> None:
-    """Only the states behind the last steps, four of them, are no row of the data."""
+    """Only the four states after the last steps are not a row of the data."""
     prepared = prepare(make_dataset(MIXED, next_observations=True), ALL, **RAW)
     assert len(device_rows_of(prepared).observations) == 10 + 4
     assert len(device_rows_of(prepare(make_dataset(MIXED), ALL, **RAW)).observations) == 10
@@ -160,7 +160,7 @@ def test_each_observation_is_stored_once() -> None:
 def test_with_td_lambda_each_row_has_the_target_of_its_own_horizon(
     layout: Layout, next_observations: bool, td_lambda: float
 ) -> None:
-    """Cut where its episode ends, as any n-step target is."""
+    """The end of the episode cuts the horizon, as in any n-step target."""
     dataset = make_dataset(layout, next_observations=next_observations)
     prepared = prepare(dataset, [np.arange(len(layout))], discount=0.5, td_lambda=td_lambda, **RAW)
     drawn = TargetRule(td_lambda=td_lambda).horizon(TOTAL)
@@ -173,7 +173,7 @@ def test_with_td_lambda_each_row_has_the_target_of_its_own_horizon(
 
 @pytest.mark.parametrize("td_lambda", [0.5, 0.9])
 def test_horizons_are_geometric(td_lambda: float) -> None:
-    """One long episode, its end left out: γ to the power of n tells n, which is n with chance (1 − λ) λⁿ⁻¹."""
+    """One long episode without its end. n is read from γ to the power of n. Its chance is (1 − λ) λⁿ⁻¹."""
     size, kept = 20_000, 19_000
     prepared = prepare(make_dataset([(size, "timeout")]), [np.array([0])], discount=0.9, td_lambda=td_lambda, **RAW)
     horizon = np.rint(np.log(np.asarray(targets_of(prepared).discount[:kept], float)) / np.log(0.9)).astype(int)
@@ -199,8 +199,10 @@ def test_a_td_lambda_of_zero_is_one_step() -> None:
     )
     assert same_tables(zero, one_step)
     assert not same_tables(half, one_step)
-    assert same_tables(half, again)  # drawn once and for all: a run that resumes learns from the same targets
-    for found, expected in zip(half.probe.batch, one_step.probe.batch, strict=True):  # the probe's go to the end
+    assert same_tables(half, again)  # drawn once: a resumed run learns from the same targets
+    for found, expected in zip(
+        half.probe.batch, one_step.probe.batch, strict=True
+    ):  # the targets of the probe go to the end
         np.testing.assert_array_equal(found, expected)
 
 
@@ -237,7 +239,7 @@ def test_sub_task_uniform_then_step_uniform() -> None:
         assert chi_square_is_plausible(np.array([found.count(place) for place in every_step]))
 
 
-def test_a_draw_carries_the_row_it_names() -> None:
+def test_a_batch_holds_the_rows_of_the_draw() -> None:
     dataset = make_dataset(MIXED, next_observations=True)
     prepared = prepare(dataset, [np.array([1, 3]), np.array([0])], td_steps=2, **RAW)
     batch = prepared.transitions.sample(jax.random.key(3), 64)
@@ -298,10 +300,10 @@ def test_observations_have_zero_mean_and_unit_variance() -> None:
     table = np.asarray(device_rows_of(prepare(dataset, [np.array([0])])).observations)
     np.testing.assert_allclose(table[:40].mean(axis=0), 0, atol=1e-5)
     np.testing.assert_allclose(table[:40].std(axis=0)[[1, 3]], 1, atol=1e-5)
-    np.testing.assert_array_equal(table[:40, [0, 2]], 0)  # never changes: only shifted
+    np.testing.assert_array_equal(table[:40, [0, 2]], 0)  # these never change, so they are only shifted
     assert dataset.next_observations is not None
     mean, std = dataset.observations[:, 3].mean(), dataset.observations[:, 3].std()
-    # The state behind the timeout is in the same units as the others.
+    # The state after the timeout is in the same units as the others.
     np.testing.assert_allclose(table[-1, 3], (dataset.next_observations[-1, 3] - mean) / std, rtol=1e-4)
 
 

@@ -62,7 +62,7 @@ def test_a_window_back_and_ahead_by_hand() -> None:
 
 
 def by_walking(dataset: Dataset, back: int, ahead: int, discount: float, scale: float) -> Window:
-    """Straight from the definition, one row after another."""
+    """By the definition, one row after another."""
     made: dict[str, list[Any]] = {name: [] for name in Window._fields}
     for begin, end in pairwise(dataset.bounds.tolist()):
         for row in range(begin, end):
@@ -85,7 +85,7 @@ def by_walking(dataset: Dataset, back: int, ahead: int, discount: float, scale: 
     ahead=st.integers(0, 7),
     discount=st.sampled_from([1.0, 0.9]),
 )
-def test_windows_are_those_of_the_definition(lengths: list[int], back: int, ahead: int, discount: float) -> None:
+def test_windows_follow_the_definition(lengths: list[int], back: int, ahead: int, discount: float) -> None:
     dataset = make_dataset([(length, "timeout") for length in lengths], observation_size=3)
     asked: dict[str, Any] = {"back": back, "ahead": ahead, "discount": discount, "rewards": Treatment(2.0)}
     found = every_window(prepare_windows(dataset, **asked, **RAW).transitions, dataset.n_steps)
@@ -94,7 +94,7 @@ def test_windows_are_those_of_the_definition(lengths: list[int], back: int, ahea
 
 
 @pytest.mark.parametrize(("back", "ahead"), [(3, 0), (0, 3), (2, 4)])
-def test_from_the_disk_they_are_what_they_are_in_memory(tmp_path: Path, back: int, ahead: int) -> None:
+def test_windows_from_the_disk_equal_those_in_memory(tmp_path: Path, back: int, ahead: int) -> None:
     dataset = make_dataset([*LAYOUT[:2], (9, "terminal"), (5, "cut")], observation_size=3)
     asked: dict[str, Any] = {"back": back, "ahead": ahead, "discount": 0.9, "rewards": Treatment(3.0)}
     memory, disk = (prepare_windows(data, **asked) for data in (dataset, on_disk(dataset, tmp_path)))

@@ -1,17 +1,21 @@
-"""Fine-tuning: Algorithms 3 and 4 against brute force, the budget to the step, interruptions, and what it refuses."""
+"""Fine-tuning: Algorithms 3 and 4 against brute force, the budget to the step, interruptions, and errors."""
 
 from __future__ import annotations
 
 import itertools
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
+import jax
 import numpy as np
 import pytest
-from helpers.playing import Makes, drop_run
+from helpers.playing import Makes, drop_run, short_run
 from helpers.training import learnable_dataset, refusal, tiny
 
 from droprl import evaluate, finetune, load_policy
@@ -21,21 +25,29 @@ from droprl.evaluation import EVALUATION_SEED
 from droprl.finetuning import FineTuning
 from droprl.finetuning.ledger import Ledger, Played
 from droprl.finetuning.search import SEARCH_SEED, Chosen, Variant, best, search, spread, variants
-from droprl.loaded import policy_of_run
+from droprl.loaded import LoadedPolicy, policy_of_run
 from droprl.rollout import Trajectory, play_episode, rollout
 from droprl.train import Interrupted, Run, fit
 
 CHECKPOINTS, K_MAX = (4, 8, 12), 2
+LEARNS_ONLINE = [name for name, kind in ALGORITHMS.items() if kind.card.learns_online]
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return drop_run(tmp_path_factory.mktemp("finetune") / "run")
+def run_with(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Run]:
+    """A short run of each algorithm, trained once. Tests must not change it."""
+
+    @cache
+    def trained(name: str) -> Run:
+        out = tmp_path_factory.mktemp("finetune") / name
+        return drop_run(out) if name == "drop" else short_run(tiny(name), out)
+
+    return trained
 
 
 @pytest.fixture
-def run(trained: Run, tmp_path: Path) -> Run:
-    return Run(shutil.copytree(trained.path, tmp_path / "run"))
+def run(run_with: Callable[[str], Run], tmp_path: Path) -> Run:
+    return Run(shutil.copytree(run_with("drop").path, tmp_path / "run"))
 
 
 def tune(run: Run | Path, level: str, budget: int, makes: Makes | None = None, **options: Any) -> FineTuning:
@@ -48,10 +60,10 @@ def lines(run: Run, level: str, seed: int = 0) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-# --- Algorithms 3 and 4, on returns that are known ---
+# --- Algorithms 3 and 4, on known returns ---
 
 
-def earns(total: float, length: int = 2, whole: bool = True) -> Trajectory:
+def episode_that_earns(total: float, length: int = 2, whole: bool = True) -> Trajectory:
     rewards = np.zeros(length, np.float32)
     rewards[0] = total
     empty = np.zeros((length, 1), np.float32)
@@ -61,12 +73,12 @@ def earns(total: float, length: int = 2, whole: bool = True) -> Trajectory:
 def searched(
     folder: Path, returns: dict[tuple[int, Variant], float], budget: int = 10_000, rounds: int | None = 1
 ) -> tuple[Chosen, Ledger]:
-    """Variants earn what the table says of the round and them, in two steps."""
+    """A search in which the table says what each variant earns in each round. An episode has two steps."""
     ledger = Ledger(folder / "played.jsonl", budget, longest=2)
 
     def play(variant: Variant, seed: int, limit: int) -> Trajectory:
         assert limit == ledger.left
-        return earns(returns[seed - SEARCH_SEED, variant])
+        return episode_that_earns(returns[seed - SEARCH_SEED, variant])
 
     among = variants(CHECKPOINTS, [*spread(5)])
     return search(ledger, among, rounds, play, lambda chosen: None), ledger
@@ -79,7 +91,7 @@ def random_returns(seed: int, rounds: int = 1) -> dict[tuple[int, Variant], floa
 
 
 def algorithm_4(returns: dict[tuple[int, Variant], float], k_max: int) -> tuple[int | None, int, float]:
-    """The paper's two loops."""
+    """The two loops of the paper's Algorithm 4."""
     best_t, best_k, r_max = None, 0, -np.inf
     for t in CHECKPOINTS:
         for k in range(k_max + 1):
@@ -89,7 +101,7 @@ def algorithm_4(returns: dict[tuple[int, Variant], float], k_max: int) -> tuple[
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_the_choice_is_that_of_algorithm_4(tmp_path: Path, seed: int) -> None:
+def test_the_search_chooses_as_algorithm_4(tmp_path: Path, seed: int) -> None:
     returns = random_returns(seed)
     (variant, earned), ledger = searched(tmp_path, returns)
     assert (*variant, earned) == algorithm_4(returns, 5)
@@ -97,7 +109,7 @@ def test_the_choice_is_that_of_algorithm_4(tmp_path: Path, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_with_more_rounds_the_highest_mean_is_chosen(tmp_path: Path, seed: int) -> None:
+def test_more_rounds_choose_the_highest_mean(tmp_path: Path, seed: int) -> None:
     returns = random_returns(seed, rounds=3)
     (variant, earned), _ = searched(tmp_path, returns, rounds=3)
     means = {c: np.mean([returns[r, c] for r in range(3)]) for _, c in returns}
@@ -105,7 +117,7 @@ def test_with_more_rounds_the_highest_mean_is_chosen(tmp_path: Path, seed: int) 
     assert earned == pytest.approx(means[variant])
 
 
-def test_a_round_that_does_not_fit_is_not_begun_except_the_first(tmp_path: Path) -> None:
+def test_only_the_first_round_may_begin_without_budget_for_all_of_it(tmp_path: Path) -> None:
     returns = random_returns(1, rounds=3)
     _, ledger = searched(tmp_path / "a", returns, budget=36 + 35, rounds=None)
     assert ledger.spent == 36
@@ -117,15 +129,15 @@ def test_a_round_that_does_not_fit_is_not_begun_except_the_first(tmp_path: Path)
     assert returns[0, variant] == max(p.episode_return for p in ledger.played)
 
 
-def test_of_equals_the_newest_checkpoint_with_the_fewest_steps_is_chosen(tmp_path: Path) -> None:
+def test_equal_returns_choose_the_newest_checkpoint_then_the_fewest_ascent_steps(tmp_path: Path) -> None:
     returns = dict.fromkeys(random_returns(0), 0.0)
     assert searched(tmp_path / "a", returns)[0].variant == (12, 0)
     returns |= {(0, Variant(4, 1)): 1.0, (0, Variant(8, 3)): 1.0, (0, Variant(8, 2)): 1.0}
     assert searched(tmp_path / "b", returns)[0].variant == (8, 2)
 
 
-def test_the_rounds_that_count_are_whole(tmp_path: Path) -> None:
-    """Without a clock the budget may end inside a round: its lucky half must not outweigh the others."""
+def test_only_whole_rounds_count(tmp_path: Path) -> None:
+    """Without a time limit the budget may end inside a round. A lucky variant of that round must not win by it."""
     episodes = [Played(step, 0, 0, float(step), 1, True) for step in CHECKPOINTS]
     unlucky = [Played(4, 0, 1, 99.0, 1, True), Played(8, 0, 1, 999.0, 1, False)]
     assert best([*episodes, *unlucky], 3) == (Variant(12, 0), 12.0)
@@ -134,7 +146,7 @@ def test_the_rounds_that_count_are_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("largest", [0, 1, 2, 7, 8, 50])
-def test_the_order_of_k_covers_the_range_from_the_first_few_on(largest: int) -> None:
+def test_the_first_few_values_of_k_cover_the_range(largest: int) -> None:
     order = spread(largest)
     assert sorted(order) == list(range(largest + 1))
     assert order[0] == 0
@@ -143,7 +155,7 @@ def test_the_order_of_k_covers_the_range_from_the_first_few_on(largest: int) -> 
         assert gaps.max() <= 4 * (largest + 1) / n
 
 
-# --- on real runs: brute force with other code ---
+# --- real runs, against brute force ---
 
 
 def test_the_checkpoint_level_chooses_as_brute_force(run: Run) -> None:
@@ -161,7 +173,7 @@ def test_the_checkpoint_level_chooses_as_brute_force(run: Run) -> None:
 
 
 def test_the_embedding_level_chooses_as_brute_force(run: Run) -> None:
-    loud: dict[str, Any] = {"step_size": 3.0, "region": "none"}  # so that every k acts differently
+    loud: dict[str, Any] = {"step_size": 3.0, "region": "none"}  # every k then acts differently
     found = tune(run, "embedding", 1_000, rounds=1, **loud)
     for seed, tuned in zip((0, 5), found.seeds, strict=True):
         earned = {}
@@ -174,7 +186,7 @@ def test_the_embedding_level_chooses_as_brute_force(run: Run) -> None:
         assert noted == pytest.approx(earned, rel=1e-6)
 
 
-def test_an_episode_is_the_one_that_a_rollout_plays(run: Run) -> None:
+def test_play_episode_plays_the_same_episode_as_rollout(run: Run) -> None:
     policy, makes = policy_of_run(run, 5), Makes(lengths=lambda seed: 3 + seed % 5)
     played = play_episode(policy, makes(), 7, 100, None, 0.0)
     expected = rollout(policy, makes, 1, seed=7)
@@ -203,7 +215,7 @@ def test_the_saved_policy_acts_as_the_chosen_checkpoint_and_k(run: Run, level: s
         assert again.results == [tuned.tuned]
 
 
-def test_initial_and_fine_tuned_are_measured_on_episodes_that_the_search_has_not_seen(run: Run) -> None:
+def test_the_search_has_not_seen_the_episodes_that_measure_the_result(run: Run) -> None:
     makes = Makes(lengths=lambda seed: 1 + seed % 7)
     found = tune(run, "checkpoint", 60, makes, episodes=4)
     fresh = [1 + (EVALUATION_SEED + e) % 7 for e in range(4)]
@@ -222,7 +234,7 @@ def test_initial_and_fine_tuned_are_measured_on_episodes_that_the_search_has_not
 
 
 @pytest.mark.parametrize(("budget", "episodes"), [(5, 1), (9, 1), (10, 2), (14, 2), (15, 3), (29, 3), (30, 6)])
-def test_an_episode_that_may_not_fit_is_not_begun(run: Run, budget: int, episodes: int) -> None:
+def test_an_episode_begins_only_if_the_budget_pays_for_the_longest(run: Run, budget: int, episodes: int) -> None:
     makes = Makes()
     found = tune(run, "checkpoint", budget, makes, episodes=1)
     assert [s.steps_played for s in found.seeds] == [5 * episodes] * 2
@@ -230,8 +242,8 @@ def test_an_episode_that_may_not_fit_is_not_begun(run: Run, budget: int, episode
     assert len(lines(run, "checkpoint")) == episodes
 
 
-def test_without_a_clock_an_episode_is_cut_where_the_budget_ends_and_is_no_score(run: Run) -> None:
-    """The checkpoints play 4, 4 and 4 steps; the third is cut after two, though it pays more than the others."""
+def test_without_a_time_limit_the_end_of_the_budget_cuts_an_episode_and_its_return_does_not_count(run: Run) -> None:
+    """Each checkpoint would play 4 steps. The budget cuts the third after 2, though it pays more than the others."""
     begun = itertools.count()
     rich = [1.0, 1.0, 1e6]
     makes = Makes(lambda action: rich[min(len(makes.steps), 3) - 1], lengths=lambda seed: 4 + 0 * next(begun))
@@ -250,13 +262,13 @@ def test_a_ledger_never_takes_more_than_the_budget(tmp_path: Path) -> None:
     assert Ledger(tmp_path / "played.jsonl", 7, longest=None).played == ledger.played
 
 
-def test_a_damaged_line_of_a_ledger_is_named_and_never_forgotten(tmp_path: Path) -> None:
+def test_a_damaged_line_of_a_ledger_is_an_error_that_names_the_line(tmp_path: Path) -> None:
     path = tmp_path / "played.jsonl"
     ledger = Ledger(path, 20, longest=None)
     for k in range(3):
         ledger.add(Played(k, None, k, 1.5, 6, True))
     content = path.read_bytes()
-    for place in range(len(content) - 1):  # without its last newline it is whole
+    for place in range(len(content) - 1):  # the last newline may be missing
         damaged = bytearray(content)
         damaged[place] ^= 1 << place % 8
         path.write_bytes(damaged)
@@ -278,47 +290,71 @@ def test_a_ledger_without_checksums_still_loads(tmp_path: Path) -> None:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """All that a level leaves, but for the lock."""
+    """All files of a level except the lock."""
     files = [p for p in folder.rglob("*") if p.is_file() and p.name != ".lock"]
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(files)}
 
 
-@pytest.mark.parametrize("level", ["embedding", "policy"])
-def test_what_was_interrupted_goes_on_to_the_same_result(
-    trained: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: str
+@pytest.mark.parametrize(("level", "name"), [("embedding", "drop"), *(("policy", name) for name in LEARNS_ONLINE)])
+def test_an_interrupted_fine_tuning_goes_on_to_the_same_bytes(
+    run_with: Callable[[str], Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: str, name: str
 ) -> None:
-    whole, broken = (Run(shutil.copytree(trained.path, tmp_path / name)) for name in ("whole", "broken"))
+    whole, broken = (Run(shutil.copytree(run_with(name).path, tmp_path / copy)) for copy in ("whole", "broken"))
     options: dict[str, Any] = {"dataset": learnable_dataset()} if level == "policy" else {}
     expected = tune(whole, level, 25, **options)
     folder = broken.path / "finetune" / level
     noted = 0
-    for stop_at, save_seconds in ((3, 1e9), (17, 0.0), (24, 1e9), (38, 1e9)):  # of the 50 steps of both seeds
+    for stop_at, save_seconds in ((3, 1e9), (17, 0.0), (24, 1e9), (38, 1e9)):  # both seeds play 50 steps together
         monkeypatch.setattr("droprl.finetuning.online.SAVE_SECONDS", save_seconds)
         makes = Makes(stop_after=stop_at - noted)
         with pytest.raises(Interrupted, match="run the same command again to go on"):
             tune(broken, level, 25, makes, **options)
         seeds = [seed for seed in (0, 5) if (folder / f"seed-{seed}.jsonl").exists()]
         noted = sum(episode["length"] for seed in seeds for episode in lines(broken, level, seed))
-        assert noted == stop_at // 5 * 5  # what was played whole is never played again
+        assert noted == stop_at // 5 * 5  # a whole episode is never played again
         with (folder / f"seed-{seeds[-1]}.jsonl").open("a") as file:
             file.write('{"step": 4, "ascent_st')  # as a kill leaves it
     assert tune(broken, level, 25, **options) == expected
     assert contents(folder) == contents(whole.path / "finetune" / level)
     makes = Makes()
     assert tune(broken, level, 25, makes, **options) == expected
-    assert makes.steps == []  # finished: nothing is played
+    assert makes.steps == []  # fine-tuning is finished and plays nothing
 
 
-def test_other_settings_are_another_fine_tuning(run: Run) -> None:
+@pytest.mark.parametrize("name", LEARNS_ONLINE)
+def test_an_algorithm_that_learns_online_changes_its_weights_within_the_budget(
+    run_with: Callable[[str], Run], tmp_path: Path, name: str
+) -> None:
+    """Two more updates for each of the 10 steps played. Without updates, the same weights remain."""
+    run, idle = (Run(shutil.copytree(run_with(name).path, tmp_path / copy)) for copy in ("run", "idle"))
+    tune(run, "policy", 13, dataset=learnable_dataset(), updates_per_step=2.0)
+    tune(idle, "policy", 13, dataset=learnable_dataset(), updates_per_step=0.0)
+    for copy, n_updates in ((run, 20), (idle, 0)):
+        folder = copy.path / "finetune" / "policy"
+        result = json.loads((folder / "result.json").read_text())
+        assert [seed["steps_played"] for seed in result["seeds"]] == [10, 10]
+        assert result["budget"] == 13
+        for seed, saved in ((0, folder / "policy"), (5, folder / "policy-seed-5")):
+            before, after = weights(policy_of_run(copy, seed)), weights(load_policy(saved))
+            changed = [not np.array_equal(old, new) for old, new in zip(before, after, strict=True)]
+            assert load_policy(saved).origin.step == 12 + n_updates
+            assert any(changed) == (n_updates > 0)
+
+
+def weights(policy: LoadedPolicy) -> list[np.ndarray]:
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(policy.policy) if eqx.is_array(leaf)]
+
+
+def test_a_folder_with_other_settings_is_refused(run: Run) -> None:
     tune(run, "checkpoint", 20)
     said = refusal(tune, run, "checkpoint", 25)
     where = run.path / "finetune" / "checkpoint"
-    assert said == f"{where}: holds another fine-tuning (budget 20 → 25): remove the folder to begin anew"
+    assert said == f"{where}: was begun with other settings (budget 20 → 25): remove the folder to begin anew"
     assert "adaptation.rule" in refusal(tune, run, "checkpoint", 20, rule="best")
-    assert len(tune(run, "checkpoint", 20, episodes=3).seeds[0].tuned.returns) == 3  # measured anew, not searched
+    assert len(tune(run, "checkpoint", 20, episodes=3).seeds[0].tuned.returns) == 3  # no new search
 
 
-def test_no_changed_bit_of_what_describes_a_fine_tuning_passes(run: Run) -> None:
+def test_every_damaged_bit_of_the_settings_and_the_result_is_found(run: Run) -> None:
     found = tune(run, "checkpoint", 20)
     for name in ("settings.json", "result.json"):
         path = run.path / "finetune" / "checkpoint" / name
@@ -328,18 +364,18 @@ def test_no_changed_bit_of_what_describes_a_fine_tuning_passes(run: Run) -> None
             damaged[place] ^= 1 << place % 8
             path.write_bytes(damaged)
             assert refusal(tune, run, "checkpoint", 20).startswith(f"{path}: ")
-        path.write_text(json.dumps(read_sealed_of(content)))  # as it was before there were seals
+        path.write_text(json.dumps(without_seal(content)))  # an old file has no seal
         assert tune(run, "checkpoint", 20) == found
 
 
-def read_sealed_of(content: bytes) -> dict[str, Any]:
+def without_seal(content: bytes) -> dict[str, Any]:
     return {name: value for name, value in json.loads(content).items() if name not in ("format", "seal")}
 
 
-# --- what it refuses ---
+# --- errors ---
 
 
-def test_senseless_wishes_are_refused_before_anything_is_played(run: Run, tmp_path: Path) -> None:
+def test_wrong_arguments_are_refused_before_anything_is_played(run: Run, tmp_path: Path) -> None:
     makes = Makes()
     for said, level, options in (
         ("there is no level 'weights': choose one of checkpoint, embedding, policy", "weights", {}),
@@ -349,10 +385,14 @@ def test_senseless_wishes_are_refused_before_anything_is_played(run: Run, tmp_pa
         ("online_share is 1.5: it must be from 0 to 1", "policy", {"online_share": 1.5}),
         ("episodes is 0", "checkpoint", {"episodes": 0}),
         ("adaptation has no setting 'speed'", "checkpoint", {"speed": 3}),
-        ("rule best-ada takes no ascent steps to choose from", "embedding", {"rule": "best-ada"}),
-        ("give --max-ascent-steps instead", "embedding", {"ascent_steps": 3}),
+        ("rule best-ada takes no ascent steps, so there is no k to choose", "embedding", {"rule": "best-ada"}),
+        (
+            "itself chooses ascent_steps: give --max-ascent-steps instead",
+            "embedding",
+            {"ascent_steps": 3},
+        ),
         ("say where it is with --dataset", "policy", {}),
-        ("is not the data that", "policy", {"dataset": learnable_dataset(seed=1)}),
+        ("was trained on other data: give that data with --dataset", "policy", {"dataset": learnable_dataset(seed=1)}),
         ("no task is known for this data", "checkpoint", {"env": None}),
         ("NoSuchTask-v7: cannot be made", "checkpoint", {"env": "NoSuchTask-v7"}),
         ("its observations have 4 entries", "checkpoint", {"env": "CartPole-v1", "budget": 1_000}),
@@ -371,13 +411,13 @@ def test_a_budget_in_which_no_episode_ends_is_refused(run: Run) -> None:
     assert said == "no episode ended within the budget of 100 steps: give more"
 
 
-def test_cloning_has_checkpoints_to_choose_from_and_nothing_else(tmp_path: Path) -> None:
+def test_bc_has_only_the_checkpoint_level(tmp_path: Path) -> None:
     cloned = fit(learnable_dataset(), tiny("bc"), out=tmp_path / "bc", steps=4, checkpoint_every=2, progress=False)
-    able = ", ".join(name for name, kind in ALGORITHMS.items() if kind.card.learns_online)
-    assert "drop" in able
+    able = ", ".join(LEARNS_ONLINE)
+    assert "drop" in LEARNS_ONLINE
     for level, said in (
         ("embedding", "bc has no embedding to infer: fine-tune it with --level checkpoint"),
-        ("policy", f"bc cannot learn from what it plays (these can: {able}): fine-tune it with --level checkpoint"),
+        ("policy", f"bc cannot learn online (these can: {able}): fine-tune it with --level checkpoint"),
     ):
         assert said in refusal(tune, cloned, level, 100)
     found = tune(cloned, "checkpoint", 100, rounds=1)
@@ -386,4 +426,6 @@ def test_cloning_has_checkpoints_to_choose_from_and_nothing_else(tmp_path: Path)
 
 
 def test_a_task_that_pays_nan_is_refused(run: Run) -> None:
-    assert "a return that is not a number" in refusal(tune, run, "checkpoint", 100, Makes(lambda action: float("nan")))
+    assert "the return of an episode is NaN or infinite" in refusal(
+        tune, run, "checkpoint", 100, Makes(lambda action: float("nan"))
+    )

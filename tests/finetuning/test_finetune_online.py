@@ -1,4 +1,4 @@
-"""The policy level: what is replayed, in what proportion and under which label, and that online data help."""
+"""The policy level: which steps are replayed, in which share, with which label, and that online data help."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LENGTHS = (3, 1, 40, 7)
 
 
 def online_episodes() -> list[Trajectory]:
-    """Observations name their place, [episode + 100, step, 0]; rewards and labels differ from step to step."""
+    """An observation is [100 + episode, step, 0]. Rewards and labels differ between steps."""
     made = []
     for episode, length in enumerate(LENGTHS):
         place = np.stack([np.full(length, 100 + episode), np.arange(length), np.zeros(length)], axis=1)
@@ -69,8 +69,8 @@ def test_every_batch_holds_the_stated_share_of_online_steps(
         assert int(np.sum(np.asarray(batch.observation)[:, 0] >= 100)) == n_online
 
 
-def test_every_online_step_is_drawn_and_is_what_was_played(prepared: tuple[DROP, Prepared]) -> None:
-    """Targets by their definition, the label that acted, and no successor from another episode."""
+def test_every_played_step_is_drawn_unchanged(prepared: tuple[DROP, Prepared]) -> None:
+    """Targets follow their definition, the label is the one that acted, and no successor is of another episode."""
     data = prepared[1]
     episodes = online_episodes()
     batch = jax.device_get(replay(data, episodes, 1.0).sample(jax.random.key(0), 4_000))
@@ -103,7 +103,7 @@ def test_the_label_is_the_sub_task_whose_embedding_acted(prepared: tuple[DROP, P
     assert len(set(played.sub_tasks)) > 1
 
 
-# --- where online data help ---
+# --- online data help ---
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +119,7 @@ def tuned(run: Run, **options: Any) -> FineTuning:
     return finetune(run, **usual | options)
 
 
-def test_online_data_correct_what_the_dataset_flattered(misled: Run, tmp_path: Path) -> None:
+def test_online_data_correct_a_misleading_dataset(misled: Run, tmp_path: Path) -> None:
     """The data says that going right pays best, and the task says otherwise. More updates alone do not help."""
     run, copy = (Run(shutil.copytree(misled.path, tmp_path / name)) for name in ("run", "copy"))
     options: dict[str, Any] = {"level": "policy", "budget": 255, "rule": "best-ada", "dataset": misleading_dataset()}
@@ -135,7 +135,7 @@ def test_online_data_correct_what_the_dataset_flattered(misled: Run, tmp_path: P
     assert np.all(saved.act(np.zeros((1, 3)))[:, 0] < 1.5)
 
 
-def test_it_goes_on_from_the_choice_of_the_embedding_level(misled: Run, tmp_path: Path) -> None:
+def test_the_policy_level_begins_with_the_choice_of_the_embedding_level(misled: Run, tmp_path: Path) -> None:
     run = Run(shutil.copytree(misled.path, tmp_path / "run"))
     searched = tuned(run, level="embedding", budget=40, max_ascent_steps=1, rule="grad").seeds[0]
     options: dict[str, Any] = {"level": "policy", "budget": 29, "updates_per_step": 0.5, "rule": "grad"}
@@ -143,20 +143,18 @@ def test_it_goes_on_from_the_choice_of_the_embedding_level(misled: Run, tmp_path
     found = tuned(run, **options).seeds[0]
     assert searched.ascent_steps != run.config.algorithm.adaptation.ascent_steps  # type: ignore[union-attr]
     assert (found.step, found.ascent_steps) == (searched.step + 10, searched.ascent_steps)
-    (run.path / "finetune" / "policy").rename(tmp_path / "kept")
+    (run.path / "finetune" / "policy").rename(tmp_path / "moved")
     given = tuned(run, **options, ascent_steps=7).seeds[0]
     assert (given.step, given.ascent_steps) == (300 + 10, 7)
     text = (run.path / "finetune" / "policy" / "seed-0.jsonl").read_text()
     assert [json.loads(line)["env_seed"] for line in text.splitlines()] == [ONLINE_SEED, ONLINE_SEED + 1]
 
 
-# --- any algorithm that says it can ---
+# --- every algorithm that learns online ---
 
 
-def test_an_algorithm_that_is_no_drop_learns_online_through_the_same_door(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It has no sub-tasks and no embedding. The data says that going right pays best, and the task says otherwise."""
+def test_an_algorithm_without_sub_tasks_learns_online(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The data says that going right pays best, and the task says otherwise."""
     monkeypatch.setitem(ALGORITHMS, ToyQ.name, ToyQ)
     run = fit(misleading_dataset(), ToyQ(), out=tmp_path / "run", seeds=2, steps=300, progress=False)
     assert run.spec().n_sub_tasks is None
@@ -170,7 +168,7 @@ def test_an_algorithm_that_is_no_drop_learns_online_through_the_same_door(
     assert tuned(run, level="policy", budget=255, online_share=0.75, dataset=misleading_dataset()) == found
 
 
-def test_its_played_steps_have_the_targets_and_units_of_its_training() -> None:
+def test_played_steps_have_the_targets_and_units_of_the_training() -> None:
     """Rewards were multiplied by 10 / range of the returns, and targets are of one step."""
     data = ToyQ().prepare(misleading_dataset())
     returns = misleading_dataset().returns
@@ -185,8 +183,8 @@ def test_its_played_steps_have_the_targets_and_units_of_its_training() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, kind in ALGORITHMS.items() if kind.card.learns_online])
-def test_whoever_says_that_it_learns_online_can_learn_from_what_it_plays(name: str) -> None:
-    """Its batches can be made of played episodes, and its policy says which sub-task acts where there are any."""
+def test_an_update_on_played_episodes_gives_finite_metrics(name: str) -> None:
+    """If the data has sub-tasks, the policy also says which sub-task acts."""
     algorithm = tiny(name).resolve(learnable_dataset())
     data = algorithm.prepare(learnable_dataset())
     state = algorithm.init(jax.random.key(0), data.spec, Clock.at(0, 1))
@@ -198,7 +196,7 @@ def test_whoever_says_that_it_learns_online_can_learn_from_what_it_plays(name: s
 
 
 def test_windows_are_replayed_too() -> None:
-    """Half of every batch is windows of played episodes, which never leave their episode."""
+    """Half of every batch is windows of played episodes. A window never leaves its episode."""
     data = prepare_windows(learnable_dataset(), back=2, ahead=1, normalize_observations=False)
     table = replay(data, online_episodes(), 0.5)
     window = jax.device_get(jax.jit(lambda key: table.sample(key, 400))(jax.random.key(0)))
@@ -217,10 +215,10 @@ def test_windows_are_replayed_too() -> None:
     np.testing.assert_array_equal(window.steps[played], clock[played])
 
 
-def test_weights_that_are_not_finite_neither_act_nor_are_saved(
+def test_weights_with_nan_neither_act_nor_are_saved(
     misled: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The loss of an update is measured before it, so its weights may be NaN though no loss has shown it."""
+    """A loss is measured before its update. So the new weights may be NaN although no loss shows it."""
     run = Run(shutil.copytree(misled.path, tmp_path / "run"))
 
     def spoiled(*arguments: Any) -> Any:
@@ -231,6 +229,6 @@ def test_weights_that_are_not_finite_neither_act_nor_are_saved(
     with monkeypatch.context() as patch:
         patch.setattr(online, "updates", spoiled)
         message = refusal(tuned, run, **options)
-    assert "training has diverged at episode 1 (not a number); the run and what was saved before are kept" in message
+    assert "training has diverged at episode 1 (NaN or infinity); the run and earlier saves are unchanged" in message
     assert not list((run.path / "finetune").rglob("state/*"))
     assert tuned(run, **options).seeds[0].episodes_played == 2

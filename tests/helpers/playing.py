@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from droprl.algorithms import Algorithm
 from droprl.data import Dataset, from_arrays
 from droprl.train import Run, fit
 from helpers.training import learnable_dataset, tiny
@@ -62,8 +63,12 @@ class Makes:
 
 def drop_run(out: Path, **options: Any) -> Run:
     """Three checkpoints, at 4, 8 and 12 updates, that act differently."""
+    return short_run(tiny("drop", n_sub_tasks=4, discount=0.9), out, **options)
+
+
+def short_run(algorithm: Algorithm, out: Path, **options: Any) -> Run:
+    """Two seeds, with checkpoints at 4, 8 and 12 updates."""
     usual: dict[str, Any] = {"seeds": [0, 5], "steps": 12, "checkpoint_every": 4, "progress": False}
-    algorithm = tiny("drop", n_sub_tasks=4, discount=0.9)
     return fit(learnable_dataset(), algorithm, out=out, **usual | options)
 
 

@@ -1,4 +1,4 @@
-"""An update knows its number: an actor that learns late, a loss that some updates lack, a rate that falls."""
+"""An update knows its number: a delayed actor, a loss that only some updates have, a falling learning rate."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Counts(NamedTuple):
 
 @dataclass(frozen=True)
 class Delayed(BC):
-    """Learns nothing. It counts its updates, and an actor beside it learns in every third of them."""
+    """Learns nothing. It counts its updates, and its actor learns in every third update."""
 
     name: ClassVar[str] = "bc"
 
@@ -64,7 +64,7 @@ def loop(seeds: tuple[int, ...] = (0, 1)) -> Loop:
     return Loop(algorithm, algorithm.prepare(learnable_dataset()), seeds, TOTAL)
 
 
-def test_init_hears_the_total_and_updates_their_numbers() -> None:
+def test_init_gets_the_total_and_each_update_its_number() -> None:
     made = loop()
     states, sums = made.run(made.init(), 0, TOTAL)
     np.testing.assert_array_equal(states.totals, [TOTAL, TOTAL])
@@ -73,15 +73,15 @@ def test_init_hears_the_total_and_updates_their_numbers() -> None:
 
 
 def own_numbers() -> np.ndarray:
-    """What each seed adds to the loss of its late actor."""
+    """The number that each seed adds to the loss of its delayed actor."""
     own = np.asarray(loop().init().own)
     assert own[0] != own[1]
     return own
 
 
 @pytest.mark.parametrize("cuts", [(9,), (4, 5), (1, 1, 7)])
-def test_a_loss_that_some_updates_lack_is_the_mean_over_those_that_had_it(cuts: tuple[int, ...]) -> None:
-    """Updates 2, 5 and 8 have it, with the losses 2, 5 and 8."""
+def test_a_loss_that_some_updates_lack_is_the_mean_over_the_others(cuts: tuple[int, ...]) -> None:
+    """Updates 2, 5 and 8 have the loss, with the values 2, 5 and 8."""
     made, first = loop(), 0
     total: Any = None
     states = made.init()
@@ -107,7 +107,7 @@ def test_the_log_shows_each_seeds_mean_over_the_updates_that_had_the_loss(tmp_pa
 
 @pytest.mark.parametrize("at", [3, 4, 6, 7])
 def test_a_resumed_run_logs_the_same_means(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
-    """Ctrl-C comes between two lines of the log, behind an update that had the loss or before one, or at a line."""
+    """Ctrl-C comes between two lines of the log, after or before an update with the loss, or at a line."""
     run_updates, schedule = Loop.run, {"steps": 12, "log_every": 6, "checkpoint_every": 12}
 
     def interrupt(self: Loop, states: Any, first: int, count: int) -> Any:
@@ -136,7 +136,7 @@ def test_a_loss_that_no_update_had_is_left_out_of_the_log(tmp_path: Path) -> Non
 
 
 def test_seeds_side_by_side_still_run_one_branch() -> None:
-    """Under `vmap` a condition that depends on the seed becomes a `select` of both branches; the clock does not."""
+    """Under `vmap`, a condition on the seed becomes a `select` of both branches. A condition on the clock does not."""
     algorithm = Delayed.tiny()
     prepared = algorithm.prepare(learnable_dataset())
     states = jax.vmap(lambda _: algorithm.init(jax.random.key(0), prepared.spec, Clock.at(0, TOTAL)))(jnp.arange(2))
@@ -147,7 +147,7 @@ def test_seeds_side_by_side_still_run_one_branch() -> None:
 
 
 def test_an_average_follows_the_clock_and_not_the_optimiser() -> None:
-    """By 9 / (9 + t) in update t until the rate is larger; a target moves by the rate alone."""
+    """It moves by 9 / (9 + t) in update t, until the rate is larger. A target moves by the rate alone."""
     old, new = {"a": jnp.zeros(()), "f": jnp.zeros(())}, {"a": jnp.ones(()), "f": jnp.ones(())}
     for t in (1, 3, 100, 100_000):
         found = averaged(old, new, 0.005, Clock.at(t - 1, 10), target=lambda tree: tree["f"])

@@ -1,5 +1,5 @@
-"""Ctrl-C, kills and full disks, as they really come: what was saved stays good, and the same command ends with the same
-bytes as a run that nothing disturbed."""
+"""Real Ctrl-C, kills and full disks. Saved files stay good, and the same command ends with the same bytes as an
+undisturbed run."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, dataset: Dataset) -> R
 # --- interruptions at awkward moments ---
 
 
-@pytest.mark.parametrize("at", [20, 25, 27])  # a checkpoint is due after it, a line of the log, nothing
+@pytest.mark.parametrize("at", [20, 25, 27])  # after this update comes a checkpoint, a line of the log, or nothing
 def test_ctrl_c_loses_neither_updates_nor_lines(
     undisturbed: Run, dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
@@ -65,7 +65,7 @@ def test_ctrl_c_loses_neither_updates_nor_lines(
         return run_updates(self, states, first, count)
 
     with monkeypatch.context() as patch:
-        patch.setattr(fit_module, "CALL_SECONDS", 0.0)  # one update a call
+        patch.setattr(fit_module, "CALL_SECONDS", 0.0)  # one update in each call
         patch.setattr(Loop, "run", interrupt)
         with pytest.raises(Interrupted, match=f"stopped at update {at} of 90, saved in .*: run the same command again"):
             fit(dataset, tiny("bc"), out=tmp_path / "run", **SCHEDULE)
@@ -109,10 +109,10 @@ LONG = 4_000
 
 @dataclass(frozen=True)
 class Long:
-    """A run of a few seconds, which leaves room to disturb it."""
+    """A run of a few seconds: long enough to disturb it."""
 
     command: list[str | Path]  # without --out
-    again: Callable[[Path], Run]  # the same in this process
+    again: Callable[[Path], Run]  # the same command, in this process
     expected: dict[str, bytes]
     logged: list[int]
 
@@ -186,12 +186,12 @@ def test_a_run_that_is_killed_again_and_again_ends_with_the_same_bytes(long: Lon
             process.communicate()
         assert process.returncode == -signal.SIGKILL
         if newest(out):
-            load_policy(out)  # what is left can be used as it is
+            load_policy(out)  # the remaining files are usable
     long.again(out)
     check_end(out, long)
 
 
-# The disk is full from a certain moment on: no file may grow beyond a limit that Python reports as an OSError.
+# From some moment on, the disk is full: no file may grow beyond a limit. Python reports an OSError.
 FULL_DISK = """
 import importlib, resource, sys
 from droprl.cli import main

@@ -1,4 +1,4 @@
-"""Run directories: what the same command finds there, what it refuses, and that damage is found and named."""
+"""Run directories: the same command resumes, other commands are refused, and damage is found and named."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def finished(undisturbed: Run, tmp_path: Path) -> Run:
 
 @pytest.fixture
 def unfinished(finished: Run) -> Run:
-    """The copy as a kill after update 70 would have left it."""
+    """The copy, as after a kill at update 70."""
     for step in (80, 90):
         shutil.rmtree(finished.checkpoint_folder / f"{step:09d}")
     return finished
@@ -79,7 +79,7 @@ def test_the_same_call_resumes_where_the_last_checkpoint_stands(
 
 def test_a_finished_run_is_not_trained_again(finished: Run, dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     before = {path: path.stat().st_mtime_ns for path in finished.path.rglob("*.*") if path.name != ".lock"}
-    monkeypatch.setattr(fit_module, "_train", None)  # whoever calls it fails
+    monkeypatch.setattr(fit_module, "_train", None)  # a call of it fails
     assert again(finished, dataset).finished
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
@@ -94,7 +94,7 @@ def test_a_finished_run_is_not_trained_again(finished: Run, dataset: Dataset, mo
         ({"algorithm": tiny("fbc")}, "algorithm.name bc → fbc"),
     ],
 )
-def test_another_config_on_the_same_folder_is_refused_by_its_difference(
+def test_another_config_on_the_same_folder_is_refused_with_the_difference(
     finished: Run, dataset: Dataset, changes: dict[str, Any], named: str
 ) -> None:
     message = refusal(again, finished, dataset, **changes)
@@ -120,7 +120,7 @@ def test_many_differences_are_counted(finished: Run, dataset: Dataset) -> None:
 # --- checkpoints ---
 
 
-def test_the_last_six_of_the_schedule_are_kept(undisturbed: Run) -> None:
+def test_the_last_six_scheduled_checkpoints_stay(undisturbed: Run) -> None:
     assert [(c.step, c.scheduled) for c in undisturbed.checkpoints()] == [(s, True) for s in range(40, 91, 10)]
 
 
@@ -132,7 +132,7 @@ def test_a_schedule_that_does_not_divide_the_steps_still_ends_with_a_checkpoint(
     assert run.finished
 
 
-def test_half_written_folders_are_never_read_and_cleared_away(unfinished: Run, dataset: Dataset) -> None:
+def test_half_written_folders_are_removed_and_never_read(unfinished: Run, dataset: Dataset) -> None:
     whole = [c.step for c in unfinished.checkpoints()]
     for name in (".partial-000000080", ".partial-removed-000000030"):
         torn = unfinished.checkpoint_folder / name
@@ -156,7 +156,7 @@ def _flip_a_bit(path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [_truncate, _flip_a_bit, Path.unlink])
-def test_a_damaged_state_is_named_and_doing_as_told_mends_the_run(
+def test_a_damaged_state_is_named_and_the_remedy_repairs_the_run(
     unfinished: Run, undisturbed: Run, dataset: Dataset, damage: Callable[[Path], None]
 ) -> None:
     newest = unfinished.checkpoint_folder / "000000070"
@@ -172,12 +172,12 @@ def test_a_damaged_state_is_named_and_doing_as_told_mends_the_run(
 
 @pytest.mark.parametrize("name", ["support.json", "support.safetensors", "data.json"])
 @pytest.mark.parametrize("damage", [_truncate, _flip_a_bit, Path.unlink])
-def test_what_a_run_knows_of_its_data_is_made_again_by_the_same_command(
+def test_the_same_command_makes_the_facts_about_the_data_again(
     unfinished: Run, undisturbed: Run, dataset: Dataset, name: str, damage: Callable[[Path], None]
 ) -> None:
     path = unfinished.path / name
     damage(path)
-    if not (name == "support.json" and damage is Path.unlink):  # as of before it was kept
+    if not (name == "support.json" and damage is Path.unlink):  # as in a run of an older version
         message = refusal(load_policy, unfinished.path)
         assert message.startswith(f"{path}: ")
         assert "remove" not in message
@@ -186,8 +186,8 @@ def test_what_a_run_knows_of_its_data_is_made_again_by_the_same_command(
     load_policy(unfinished.path)
 
 
-def test_a_report_goes_by_no_edited_scale(unfinished: Run) -> None:
-    path, walk = unfinished.path / "data.json", cast(EmbeddingWalk, None)  # which is looked at last
+def test_a_report_refuses_an_edited_scale(unfinished: Run) -> None:
+    path, walk = unfinished.path / "data.json", cast(EmbeddingWalk, None)  # it is read last
     path.write_text(path.read_text().replace('"reward_scale": ', '"reward_scale": 9'))
     assert refusal(predictions_of, unfinished, walk).startswith(f"{path}: is damaged or was edited")
 
@@ -212,7 +212,7 @@ def test_a_damaged_header_is_named(unfinished: Run, dataset: Dataset, header: st
 
 
 @pytest.mark.parametrize("name", ["config.json", "data.json", "checkpoints/000000070/checkpoint.json"])
-def test_no_changed_bit_of_what_describes_a_run_passes_for_a_setting(unfinished: Run, name: str) -> None:
+def test_every_damaged_bit_of_the_settings_of_a_run_is_found(unfinished: Run, name: str) -> None:
     path = unfinished.path / name
     content = path.read_bytes()
     for place in range(len(content)):
@@ -231,7 +231,7 @@ def test_a_run_of_the_format_without_seals_still_loads(unfinished: Run) -> None:
     np.testing.assert_array_equal(load_policy(unfinished.path).act(observation), expected)
 
 
-def test_a_reader_survives_a_checkpoint_that_training_removes_under_its_hands(
+def test_a_reader_survives_a_checkpoint_that_training_removes_meanwhile(
     unfinished: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = importlib.import_module("droprl.train.checkpoints")
@@ -250,11 +250,11 @@ def test_a_reader_survives_a_checkpoint_that_training_removes_under_its_hands(
 
 
 @pytest.mark.parametrize("tail", ['{"step": 75, "clone_loss": [0.1', '{"step": 75', "\0\0\0\0", "75", "{}", "\xff\xfe"])
-def test_a_log_torn_in_mid_line_is_mended_and_repeats_no_step(
+def test_a_log_torn_inside_a_line_is_repaired_and_repeats_no_step(
     unfinished: Run, undisturbed: Run, dataset: Dataset, tail: str
 ) -> None:
     log = unfinished.path / "metrics.jsonl"
-    lines = log.read_text().splitlines(keepends=True)[:15]  # up to update 75; the newest checkpoint is of 70
+    lines = log.read_text().splitlines(keepends=True)[:15]  # up to update 75. The newest checkpoint is at 70
     log.write_bytes("".join(lines).encode() + tail.encode("latin-1"))
     assert logged_steps(unfinished)[-1] == 75
     assert logged_steps(again(unfinished, dataset)) == logged_steps(undisturbed)
@@ -262,14 +262,14 @@ def test_a_log_torn_in_mid_line_is_mended_and_repeats_no_step(
 
 
 @pytest.mark.parametrize("line", ["", "75", "{}", "\xff\xfe", '{"step": "10"}', '{"step": 5}', '{"step": 500}'])
-def test_a_line_damaged_in_the_middle_is_named_and_nothing_behind_it_goes(
+def test_a_damaged_line_in_the_middle_is_named_and_the_lines_after_it_stay(
     unfinished: Run, dataset: Dataset, line: str
 ) -> None:
     log = unfinished.path / "metrics.jsonl"
     lines = log.read_bytes().splitlines(keepends=True)
     lines[3] = line.encode("latin-1") + b"\n"
     log.write_bytes(b"".join(lines))
-    named = 5 if "500" in line else 4  # after a step that is too large the next does not rise
+    named = 5 if "500" in line else 4  # after a step that is too large, the next step does not rise
     for use in (unfinished.metrics, lambda: again(unfinished, dataset)):
         assert refusal(use).startswith(f"{log}: line {named} is damaged (")
     assert log.read_bytes() == b"".join(lines)
@@ -286,7 +286,7 @@ def test_the_log_is_json_without_nan(undisturbed: Run) -> None:
         json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} in the log"))
 
 
-# --- who else is there, and what cannot be written ---
+# --- locks, and folders that cannot be written ---
 
 
 def test_a_directory_that_is_in_use_is_refused(unfinished: Run, dataset: Dataset) -> None:
@@ -303,7 +303,7 @@ def test_a_file_in_place_of_the_folder_is_refused(dataset: Dataset, tmp_path: Pa
 
 @contextmanager
 def unprivileged() -> Iterator[None]:
-    """Root may write anywhere: act as nobody for a while."""
+    """Root may write anywhere, so act as the user nobody for a while."""
     is_root = os.geteuid() == 0
     try:
         if is_root:
@@ -336,18 +336,16 @@ def test_divergence_stops_training_and_keeps_what_is_good(dataset: Dataset, tmp_
         return fit(dataset, algorithm, out=tmp_path / "run", **SCHEDULE | {"checkpoint_every": 1, "log_every": 1})
 
     message = refusal(train)
-    assert "of seed 0 is not a number at update" in message
-    assert "training has diverged; the checkpoints before it are kept, lower learning_rate" in message
+    assert "of seed 0 is NaN or infinite at update" in message
+    assert "training has diverged; earlier checkpoints are unchanged: lower learning_rate" in message
     run = Run(tmp_path / "run")
     assert run.checkpoints()
     assert all(np.isfinite(leaf).all() for c in run.checkpoints() for leaf in jax.tree.leaves(run.state(0, c)))
-    assert refusal(train) == message  # resuming meets the same end
+    assert refusal(train) == message  # a resumed run ends in the same way
 
 
-def test_weights_that_are_not_finite_are_not_saved(
-    dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The loss of an update is measured before it, so a checkpoint may hold NaN that no loss has shown yet."""
+def test_weights_with_nan_are_not_saved(dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loss is measured before its update. So the new weights may be NaN although no loss shows it."""
     run_updates = Loop.run
 
     def spoil(self: Loop, states: Any, first: int, count: int) -> Any:
@@ -355,16 +353,16 @@ def test_weights_that_are_not_finite_are_not_saved(
         return (jax.tree.map(lambda leaf: leaf * math.nan, states) if first + count == 20 else states), metrics
 
     monkeypatch.setattr(Loop, "run", spoil)
-    assert "a weight of seed 0 is not a number at update 20" in refusal(
+    assert "a weight of seed 0 is NaN or infinite at update 20" in refusal(
         fit, dataset, tiny("bc"), out=tmp_path / "run", **SCHEDULE
     )
     assert [c.step for c in Run(tmp_path / "run").checkpoints()] == [10]
 
 
-# --- what cannot be trained, and damaged configs ---
+# --- wrong arguments and damaged configs ---
 
 
-def test_senseless_calls_are_refused(dataset: Dataset, tmp_path: Path) -> None:
+def test_wrong_arguments_are_refused(dataset: Dataset, tmp_path: Path) -> None:
     for changes, said in (
         ({"steps": 0}, "steps is 0"),
         ({"steps": 2**31}, "steps is 2147483648"),
@@ -382,13 +380,13 @@ def test_senseless_calls_are_refused(dataset: Dataset, tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_run_has_its_own_place_by_default(dataset: Dataset) -> None:
+def test_a_run_has_its_own_folder_by_default(dataset: Dataset) -> None:
     named = dataclasses.replace(dataset, name="mujoco/hopper/medium-v0")
     assert default_out(named, tiny("bc")) == Path("runs/mujoco-hopper-medium-v0/bc")
 
 
 def edited(run: Run, **changes: Any) -> str:
-    """With a seal that fits, as someone who means harm would leave it."""
+    """Change it and make a matching seal, like an attacker."""
     content = read_sealed(run.path / "config.json")
     return sealed(content | {"run": content["run"] | changes}).decode()
 

@@ -1,4 +1,4 @@
-"""`data.json`: what a run keeps of its data, with sub-tasks and without, and as older versions wrote it."""
+"""`data.json`: the facts about the data, with and without sub-tasks, and in the form of older versions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def cloned(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return fit(learnable_dataset(), tiny("bc"), out=tmp_path_factory.mktemp("data") / "bc", **SCHEDULE)
 
 
-def test_without_sub_tasks_nothing_is_said_of_them(cloned: Run, tmp_path: Path) -> None:
+def test_without_sub_tasks_the_file_does_not_mention_them(cloned: Run, tmp_path: Path) -> None:
     content = read_sealed(cloned.path / "data.json")
     assert set(content) - {"format", "seal"} == {"spec", "scaling", "reward_scale"}
     assert content["spec"] == {"observation_size": 3, "action_size": 2}
@@ -44,7 +44,7 @@ def test_without_sub_tasks_nothing_is_said_of_them(cloned: Run, tmp_path: Path) 
 
 
 def test_a_run_of_an_older_version_still_loads_and_goes_on(cloned: Run, tmp_path: Path) -> None:
-    """It says of data that is not cut that it is one sub-task."""
+    """Its file counts data without sub-tasks as one sub-task."""
     old = Run(shutil.copytree(cloned.path, tmp_path / "old"))
     content = read_sealed(old.path / "data.json")
     content["spec"]["n_sub_tasks"] = 1
@@ -63,7 +63,7 @@ def test_a_run_of_an_older_version_still_loads_and_goes_on(cloned: Run, tmp_path
     assert "sub-task" not in str(report.facts)
 
 
-def test_with_sub_tasks_their_returns_are_kept(tmp_path: Path) -> None:
+def test_with_sub_tasks_their_returns_are_saved(tmp_path: Path) -> None:
     run = fit(learnable_dataset(), tiny("drop", n_sub_tasks=4), out=tmp_path / "drop", **SCHEDULE)
     found, returns = run.sub_tasks(), np.sort(learnable_dataset().returns)[::-1].reshape(4, 3)
     assert found is not None
@@ -76,13 +76,13 @@ def test_with_sub_tasks_their_returns_are_kept(tmp_path: Path) -> None:
 
 @dataclass(frozen=True)
 class OneLess(ToyQ):
-    """With one taken off every reward."""
+    """An algorithm that subtracts one from every reward."""
 
     def prepare(self, dataset: Dataset) -> Prepared:
         return prepare(dataset, rewards=Rewards("one", times=2.0, plus=-1.0))
 
 
-def test_the_treatment_of_rewards_is_kept(cloned: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_treatment_of_rewards_is_saved(cloned: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ALGORITHMS, OneLess.name, OneLess)
     run = fit(learnable_dataset(), OneLess(), out=tmp_path / "toy", **SCHEDULE)
     content = read_sealed(run.path / "data.json")

@@ -1,4 +1,4 @@
-"""The training loop: a seed's result is its own, to the bit, whoever trains beside it and however it is cut."""
+"""The training loop: the result of a seed has the same bits beside any other seeds and for calls of any size."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def algorithm(name: str) -> Algorithm:
     if name == "bc":
         return BC(width=8, state_depth=1, action_depth=1, batch_size=16)
     sizes: dict[str, Any] = {"n_sub_tasks": 2, "trajectories_per_sub_task": 2, "embedding_size": 2, "width": 8}
-    # The threshold is violated from the start, so that the multiplier has something to do.
+    # The threshold is violated from the start, so the multiplier changes.
     sizes |= {"depths": (1, 1, 1, 1, 1), "batch_size": 16, "score_layer_norm": False}
     return DROP(**sizes, discount=0.9, threshold=-1.0).resolve(dataset())
 
@@ -43,7 +43,7 @@ def loop(name: str, seeds: tuple[int, ...]) -> Loop:
 def trained(
     name: str, seeds: tuple[int, ...], cuts: tuple[int, ...] = (0, UPDATES)
 ) -> tuple[Any, list[dict[str, Any]]]:
-    """The states after all updates, and the sums of each call."""
+    """The states after all updates, and the sums of metrics of each call."""
     states, sums = loop(name, seeds).init(), []
     for first, end in pairwise(cuts):
         states, found = loop(name, seeds).run(states, first, end - first)
@@ -124,7 +124,7 @@ def test_no_updates_change_nothing(name: str) -> None:
 
 
 @both
-def test_each_update_has_random_numbers_of_its_own(name: str) -> None:
+def test_each_update_has_its_own_random_numbers(name: str) -> None:
     run = loop(name, (0, 1, 5)).run
     first, other = (run(loop(name, (0, 1, 5)).init(), number, 1)[1]["clone_loss"] for number in (0, 1))
     assert np.all(first != other)
@@ -148,7 +148,7 @@ def test_training_begins_with_averages_equal_to_the_networks() -> None:
 
 @both
 def test_the_batched_program_of_accelerators_does_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Up to rounding, which a batched product does differently."""
+    """Up to rounding: a batched product rounds differently."""
     backend: Callable[[], str] = lambda: "gpu"  # noqa: E731
     monkeypatch.setattr(jax, "default_backend", backend)
     batched = Loop(algorithm(name), algorithm(name).prepare(dataset()), (0, 1, 5), UPDATES)
@@ -158,6 +158,6 @@ def test_the_batched_program_of_accelerators_does_the_same(name: str, monkeypatc
     for metric, value in sums.items():
         np.testing.assert_allclose(value, expected[metric], rtol=1e-3, atol=1e-4, err_msg=metric)
     assert kinds(states) == kinds(expected_states)
-    if name == "bc":  # which compiles in no time
+    if name == "bc":  # it compiles quickly
         diagnosis, expected = batched.diagnose(states), loop(name, (0, 1, 5)).diagnose(expected_states)
         np.testing.assert_allclose(diagnosis["probe_clone_loss"], expected["probe_clone_loss"], rtol=1e-4)

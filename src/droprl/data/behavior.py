@@ -1,7 +1,7 @@
-"""Task decomposition by behaviour: trajectories that act alike in like states, and earn alike, share a sub-task.
+"""Task decomposition by behaviour: a sub-task holds trajectories that act alike in the same states and earn alike.
 
-A return is behaviour and luck together. Sub-tasks cut by return alone mix behaviours and tell the score model in
-hindsight which trajectories were lucky. Where all trajectories act alike, returns are what is left to tell them apart.
+A return is behaviour and luck together. A cut by return alone mixes behaviours, and its sub-tasks tell the score model
+which trajectories were lucky. If all trajectories act alike, only their returns can separate them.
 """
 
 from __future__ import annotations
@@ -16,32 +16,34 @@ from droprl.data.decompose import SubTasks
 from droprl.errors import DropError
 
 FEATURES = 64
-PRIOR_STEPS = 100.0  # a trajectory's own steps weigh against this many of the mean behaviour
+PRIOR_STEPS = 100.0  # the mean behaviour weighs as much as this many own steps of a trajectory
 COMPONENTS = 10
 ATTEMPTS = 10  # of k-means
-RETURN_WEIGHT = 0.2  # one standard deviation of return counts as this many of action, in every action dimension
+RETURN_WEIGHT = 0.2  # one standard deviation of return counts as this many of each action dimension
 
 
 def behavior_sub_tasks(dataset: Dataset, n_sub_tasks: int, at_least: int, seed: int = 0) -> SubTasks:
-    """Behavior(N, M): k-means of the trajectories into at most N groups, M trajectories each on average."""
+    """Behavior(N, M): k-means of the trajectories into at most N groups with M trajectories each on average."""
     if dataset.on_disk:
-        raise DropError("decomposition behavior works on all of the data in memory: choose rank for data on the disk")
+        raise DropError("decomposition behavior needs all data in memory, but this data is on the disk: choose rank")
     n_groups = max(1, min(n_sub_tasks, dataset.n_episodes // at_least))
     returns = (dataset.returns - dataset.returns.mean()) / max(float(dataset.returns.std()), 1e-9)
-    earned = RETURN_WEIGHT * np.sqrt(dataset.action_size) * returns[:, None]
-    points = np.concatenate([behavior_signatures(dataset, seed), earned], axis=1)
+    weighted_returns = RETURN_WEIGHT * np.sqrt(dataset.action_size) * returns[:, None]
+    points = np.concatenate([behavior_signatures(dataset, seed), weighted_returns], axis=1)
     group = _k_means(points, n_groups, np.random.default_rng(seed))
     return [members for i in range(n_groups) if (members := np.flatnonzero(group == i)).size]
 
 
-@lru_cache(maxsize=1)  # asked for twice, before and after γ is chosen
+@lru_cache(maxsize=1)  # called twice: before and after γ is chosen
 def behavior_signatures(dataset: Dataset, seed: int = 0) -> np.ndarray:
-    """(E, ·): a point for each trajectory; squared distances are mean squared differences of action over the data, with
-    a trajectory that has not been somewhere acting there as all do on average.
+    """(E, ·): one point for each trajectory.
 
-    Each trajectory's actions are regressed on random features of its states, shrunk towards the regression of all
-    trajectories; the coefficients are measured in the metric of the features' second moment over all states, and the
-    leading principal components kept.
+    The squared distance of two points is the mean squared difference of their actions over all states of the data. In
+    states that a trajectory has not visited, it counts as acting like the average of all trajectories.
+
+    Method: regress the actions of each trajectory on random features of its states, and shrink the coefficients towards
+    the regression over all trajectories. Measure the coefficients in the metric of the second moment of the features
+    over all states. Take the leading principal components.
     """
     features = _features(dataset, seed)
     spread = np.maximum(dataset.actions.std(axis=0, dtype=np.float64), 1e-6)
@@ -60,22 +62,22 @@ def behavior_signatures(dataset: Dataset, seed: int = 0) -> np.ndarray:
 
 
 def _k_means(points: np.ndarray, n_groups: int, rng: np.random.Generator) -> np.ndarray:
-    """The group of each point: the tightest of several attempts, as one alone often splits a group and merges two."""
-    from scipy.cluster.vq import kmeans2  # half a second, for the one rule that needs it
+    """The group of each point, from the tightest of several attempts. One attempt may split a group and merge two."""
+    from scipy.cluster.vq import kmeans2  # takes half a second, and only this rule needs it
 
-    tightest, found = np.inf, np.zeros(len(points), int)
+    tightest, best = np.inf, np.zeros(len(points), int)
     for _ in range(ATTEMPTS):
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # fewer different points than groups leave some empty, which is well
+            warnings.simplefilter("ignore")  # if points are fewer than groups, some groups are empty: that is fine
             centres, group = kmeans2(points, n_groups, minit="++", seed=rng, iter=50)
         inertia = float(np.sum((points - np.nan_to_num(centres)[group]) ** 2))
         if inertia < tightest:
-            tightest, found = inertia, group
-    return found
+            tightest, best = inertia, group
+    return best
 
 
 def _features(dataset: Dataset, seed: int) -> np.ndarray:
-    """The state itself, a constant, and random ReLU features of it."""
+    """A constant, the state itself, and random ReLU features of the state."""
     rng = np.random.default_rng(seed)
     observations = dataset.observations.astype(np.float64)
     states = (observations - observations.mean(axis=0)) / np.maximum(observations.std(axis=0), 1e-6)

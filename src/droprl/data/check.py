@@ -1,7 +1,7 @@
-"""Turns raw arrays into a `Dataset`, or refuses them in one line that says what is wrong, where, and what to do.
+"""Turns raw arrays into a `Dataset`, or fails with one line that says what is wrong, where, and what to do.
 
-Every source ends here, so a fault is found once and worded once; what a row means is settled in `dataset`.
-Opening files and knowing their layouts lives in the modules named after the formats.
+The data of every source is checked here, so each fault has one check and one message. `dataset` defines what a row
+means. The modules named after the file formats open files and know their layouts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ REQUIRED_KEYS = ("observations", "actions", "rewards", "terminals")
 OPTIONAL_KEYS = ("timeouts", "next_observations")
 BOUND_REMEDY = "pass --action-low/--action-high (action_low=, action_high= in Python), or fix the data"
 VALUE_REMEDY = "fix the value, or leave that episode out"
-# Logged actions overshoot their bounds by rounding; up to this share of half the range is clipped, beyond is a fault.
+# Rounding may put logged actions outside their bounds. An overshoot up to this share of half the range is clipped. A
+# larger one is a fault.
 BOUND_TOLERANCE = 1e-4
 
 
@@ -43,9 +44,10 @@ def from_arrays(
 ) -> Dataset:
     """A dataset from your own arrays: one row for each step, episodes one after another.
 
-    `terminals` marks the steps that ended the task. `timeouts` marks the steps after which only the clock ran out.
-    Without timeouts, the rows after the last terminal are one episode that was cut short. Bounds are [-1, 1] if you
-    give none and every action lies inside. The arrays are copied: changing them later does not change the dataset.
+    `terminals` marks the steps that ended the task. `timeouts` marks the steps after which only the time limit ended
+    the episode. Without timeouts, the rows after the last terminal are one episode that was cut short. If you give no
+    bounds and every action lies in [-1, 1], those are the bounds. The arrays are copied: if you change them later, the
+    dataset stays the same.
     """
     arrays = {
         "observations": observations,
@@ -68,7 +70,7 @@ def from_arrays(
 
 
 def plain_row(row: int) -> str:
-    """How a row is named where the source has one row a step."""
+    """The name of a row in a message, if the source has one row for each step."""
     return f"row {row}"
 
 
@@ -84,7 +86,7 @@ def checked_dataset(
     row_label: RowLabel = plain_row,
     copy: bool = False,
 ) -> Dataset:
-    """Check everything training relies on. `where` opens every message, `row_label` names a row as its source does."""
+    """Check everything that training relies on. Messages begin with `where`. `row_label` names a row of the source."""
     check_columns(arrays, where)
     present = {key: numbers(arrays[key], key, where) for key in present_keys(arrays)}
     check_shapes(present, where)
@@ -117,7 +119,7 @@ def check_columns(arrays: Mapping[str, Any], where: str) -> None:
 
 
 def check_shapes(columns: Mapping[str, Any], where: str) -> None:
-    """Of arrays, or of anything with a shape and a dtype that can be read later."""
+    """Check the shapes of columns. A column is an array, or an object with a shape and a dtype that is read later."""
     for key, column in columns.items():
         _check_shape(key, column, where)
     _check_lengths(columns, where)
@@ -126,7 +128,7 @@ def check_shapes(columns: Mapping[str, Any], where: str) -> None:
 def checked_rows(
     present: Mapping[str, np.ndarray], where: str, row_label: RowLabel, copy: bool = False
 ) -> dict[str, np.ndarray]:
-    """These rows of the columns, all of them or a part, as training wants them: finite float32 and booleans."""
+    """These rows of the columns (all or some) in the types of training: finite float32, and booleans."""
     rows = {
         key: _finite_float32(present[key], key, where, row_label, copy)
         for key in ("observations", "actions", "rewards", "next_observations")
@@ -134,7 +136,7 @@ def checked_rows(
     }
     rows["terminals"] = flags(present["terminals"], "terminals", where, row_label)
     rows["timeouts"] = np.zeros_like(rows["terminals"])
-    if "timeouts" in present:  # the task's end weighs more
+    if "timeouts" in present:  # a step with both marks is a terminal
         rows["timeouts"] = flags(present["timeouts"], "timeouts", where, row_label) & ~rows["terminals"]
     return rows
 
@@ -148,19 +150,19 @@ def no_end_fault(where: str) -> DropError:
 
 
 def fault(where: str, what: str, remedy: str) -> DropError:
-    """The one wording of every refusal; kept to one line even where a file's name or a library's message is not."""
+    """The error for every fault. It is one line, even if a file's name or a library's message has several."""
     return DropError(" ".join(f"{where}: {what}: {remedy}".splitlines()))
 
 
 def require_file(path: Path) -> None:
-    """Refuse, each in its own words, a path that cannot be read as a file; libraries blur these cases."""
+    """Refuse a path that cannot be read as a file, with one message for each case. Libraries mix these cases up."""
     where = str(path)
     try:
         if path.is_dir():
             raise fault(where, "is a folder, not a file", "name a .hdf5, .h5 or .npz file")
         if not path.exists():
             raise fault(where, "no such file", "check the path")
-        if not path.is_file():  # opening a pipe would wait for ever
+        if not path.is_file():  # open() on a pipe would never return
             raise fault(where, "is not a regular file", "name a .hdf5, .h5 or .npz file")
         with path.open("rb") as file:
             if not file.read(1):
@@ -177,7 +179,7 @@ def numbers(value: Any, key: str, where: str) -> np.ndarray:
         raise dict_fault(key, where)
     try:
         array = np.asarray(value)
-    except Exception as error:  # whatever an array-like of the user's raises
+    except Exception as error:  # an object of the user can raise any error
         raise fault(where, f"{key} is not an array ({reason(error)})", "give every row the same size") from error
     if array.dtype.kind not in "biuf":
         raise fault(where, f"{key} holds {array.dtype}, not numbers", "store it as float32")
@@ -213,12 +215,12 @@ def pixel_fault(where: str, shape: tuple[int | str, ...]) -> DropError:
     return fault(
         where,
         f"observations have shape {shape}; pixel observations are not supported yet",
-        "use state observations, one row of numbers a step",
+        "use state observations, one row of numbers for each step",
     )
 
 
 def checked_score_range(score_range: tuple[float, float] | None, where: str) -> tuple[float, float] | None:
-    """Reference returns that a score can be computed from: finite and in order."""
+    """The reference returns of the score, if they are finite and in order."""
     if score_range is None:
         return None
     try:
@@ -240,9 +242,9 @@ def present_keys(arrays: Mapping[str, Any]) -> list[str]:
 
 def _missing_remedy(key: str) -> str:
     if key == "terminals":
-        return "add an array of 0 and 1, 1 where a step ended the task (all 0 if only timeouts end episodes)"
+        return "add an array with 1 at each step that ended the task, else 0 (all 0 if only timeouts end episodes)"
     shape = "(T,)" if key == "rewards" else "(T, n)"
-    return f"add an array of shape {shape} under that name, one row a step"
+    return f"add an array of shape {shape} under that name, one row for each step"
 
 
 def _check_shape(key: str, array: np.ndarray, where: str) -> None:
@@ -254,11 +256,13 @@ def _check_shape(key: str, array: np.ndarray, where: str) -> None:
         if array.ndim == 1:
             raise fault(where, f"{key} has shape {array.shape}, not (T, n)", "reshape to (T, 1)")
         if array.ndim != 2:
-            raise fault(where, f"{key} has shape {array.shape}, not (T, n)", "reshape to one row of numbers a step")
+            raise fault(
+                where, f"{key} has shape {array.shape}, not (T, n)", "reshape to one row of numbers for each step"
+            )
         if array.shape[1] == 0:
-            raise fault(where, f"{key} has shape {array.shape}: no columns", "store at least one number a step")
+            raise fault(where, f"{key} has shape {array.shape}: no columns", "store at least one number for each step")
     elif array.ndim != 1:
-        raise fault(where, f"{key} has shape {array.shape}, not (T,)", "reshape to (T,), one number a step")
+        raise fault(where, f"{key} has shape {array.shape}, not (T,)", "reshape to (T,), one number for each step")
 
 
 def _check_lengths(arrays: Mapping[str, np.ndarray], where: str) -> None:
@@ -268,7 +272,7 @@ def _check_lengths(arrays: Mapping[str, np.ndarray], where: str) -> None:
             raise fault(
                 where,
                 f"{key} has {len(array)} rows but observations has {n_steps}",
-                "store one row a step under every key",
+                "store one row for each step under every key",
             )
     if n_steps == 0:
         raise fault(where, "observations has no rows", "record at least one episode")
@@ -297,10 +301,10 @@ def _finite_float32(array: np.ndarray, key: str, where: str, row_label: RowLabel
 def action_bounds(
     fits: Callable[[np.ndarray, np.ndarray], bool], size: int, low: Bound, high: Bound, env: str | None, where: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The bounds given; else [-1, 1] where the actions fit; else those of the task's environment.
+    """The given bounds. Without them: [-1, 1] if the actions fit, otherwise the bounds of the task's environment.
 
-    The environment comes last on purpose: asked first, the same file would load with other bounds on a machine that
-    lacks the environment's package, and a run could not be resumed there.
+    The environment comes last on purpose. If it came first, the same file would have other bounds on a machine without
+    the environment's package, and a run could not be resumed there.
     """
     if low is not None or high is not None:
         lows, highs = _bound(low, "action_low", size, where), _bound(high, "action_high", size, where)
@@ -342,7 +346,7 @@ def outside(actions: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarra
 def clipped_actions(
     actions: np.ndarray, low: np.ndarray, high: np.ndarray, where: str, row_label: RowLabel
 ) -> np.ndarray:
-    """Rounding beyond the bounds is taken off; more is refused."""
+    """Clip actions that rounding has put outside their bounds. Refuse actions that lie farther outside."""
     beyond = outside(actions, low, high)
     if not beyond.any():
         return np.clip(actions, low, high)
@@ -356,7 +360,7 @@ def clipped_actions(
 
 
 def _environment_bounds(env: str | None, size: int) -> tuple[np.ndarray, np.ndarray] | None:
-    """The bounds of the Gymnasium task `env`, or None where it cannot be made or is not bounded."""
+    """The bounds of the Gymnasium task `env`. None if the task cannot be made or has no bounds."""
     if env is None:
         return None
     try:
@@ -367,7 +371,7 @@ def _environment_bounds(env: str | None, size: int) -> tuple[np.ndarray, np.ndar
         made = make_env(env)
         space = made.action_space
         made.close()
-    except Exception:  # an unknown or broken environment only means that we learn nothing from it
+    except Exception:  # an unknown or broken environment tells us no bounds
         return None
     if not isinstance(space, gymnasium.spaces.Box) or space.shape != (size,) or not space.is_bounded():
         return None

@@ -1,8 +1,8 @@
-"""D4RL's HDF5 layout, read and written: one row a step, episodes one after another, other keys ignored.
+"""Reads and writes D4RL's HDF5 layout: one row for each step, and one episode after another. Other keys are ignored.
 
-File attributes beyond D4RL's own, all optional: `env`, `ref_min_score`, `ref_max_score`, `action_low`, `action_high`.
-A file that is written here begins with its seal, the checksum of all that follows, in HDF5's user block, which other
-readers skip. HDF5 itself notices few damages, and files from elsewhere have no more than that.
+Our own file attributes, all optional: `env`, `ref_min_score`, `ref_max_score`, `action_low`, `action_high`.
+A file written here begins with a seal: the checksum of the rest of the file. The seal is in HDF5's user block, which
+other readers skip. HDF5 itself notices little damage. Files from elsewhere have no seal, so only HDF5 checks them.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from droprl.errors import DropError, reason
 HDF5_SUFFIXES = (".hdf5", ".h5")
 _ATTRIBUTES = ("env", "ref_min_score", "ref_max_score", "action_low", "action_high")
 # A damaged header can claim any number of rows, and reading would then fill the memory with zeros. gzip packs at most
-# 1,032 to 1; small arrays are never suspected.
+# 1,032 to 1. Small arrays are not checked.
 _LARGEST_PACKING = 1_100
 _NEVER_SUSPECT_BYTES = 64 * 2**20
-_HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"  # where there is no user block, a file begins with it
+_HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"  # a file without a user block begins with it
 _SEAL_BYTES = 512  # the smallest user block
-_SEAL_WORDS = (b"droprl", b"sha256")  # either tells that there was a seal, should the other be damaged
+_SEAL_WORDS = (b"droprl", b"sha256")  # one of them is enough to see that the file had a seal, if the other is damaged
 
 
 def load_d4rl(
     path: str | Path, *, env: str | None = None, action_low: Bound = None, action_high: Bound = None
 ) -> Dataset:
-    """Read a D4RL file. What is passed here weighs more than what the file's attributes say."""
+    """Read a D4RL file. Arguments overrule the attributes of the file."""
     path = Path(path)
     with opened_d4rl(path, env=env, action_low=action_low, action_high=action_high) as (columns, known):
         arrays = {key: np.asarray(column[()]) for key, column in columns.items()}
@@ -58,12 +58,12 @@ def load_d4rl(
 def opened_d4rl(
     path: Path, *, env: str | None = None, action_low: Bound = None, action_high: Bound = None
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """The columns of a D4RL file, still to be read, and what else `checked_dataset` wants to know."""
+    """The columns of a D4RL file, not yet read, and the other arguments of `checked_dataset`."""
     where = str(path)
     require_file(path)
     try:
         if not _is_sealed_or_foreign(path):
-            raise fault(where, "is damaged or cut short (its checksum differs)", "copy it again, or make it anew")
+            raise fault(where, "is damaged or cut short (its checksum differs)", "copy it again, or make it again")
         with h5py.File(path, "r") as file:
             columns = {key: _column(file, key, where) for key in (*REQUIRED_KEYS, *OPTIONAL_KEYS) if key in file}
             attributes = {key: file.attrs[key] for key in _ATTRIBUTES if key in file.attrs}
@@ -90,10 +90,10 @@ def opened_d4rl(
 
 
 def _cut_at_time_limit(column: h5py.Dataset, name: str) -> dict[str, np.ndarray]:
-    """The timeouts that D4RL's older files leave out: as its own loader, end an episode where the task's clock would.
+    """The timeouts for D4RL's older files, which have none. Like D4RL's loader, end episodes at the task's time limit.
 
-    Without them an episode that timed out would run on into the next one. Where the task is not known there is nothing
-    to go by, and every episode is taken to end in a terminal.
+    Without timeouts, an episode that timed out would run on into the next one. If the task is unknown, so is its time
+    limit, and every episode is taken to end in a terminal.
     """
     task = find_task(name)
     if task is None or column.ndim != 1:
@@ -108,15 +108,17 @@ def _cut_at_time_limit(column: h5py.Dataset, name: str) -> dict[str, np.ndarray]
 
 
 def save_d4rl(dataset: Dataset, path: str | Path) -> None:
-    """Write the dataset so that `load_d4rl` gives it back, compressed; a reader never meets a half-written file.
+    """Write the dataset, compressed, so that `load_d4rl` returns it. A reader never sees a half-written file.
 
     The name is not stored: a dataset is named after its file.
     """
     path = Path(path)
     where = str(path)
     if path.suffix.lower() not in HDF5_SUFFIXES:
-        raise fault(where, "has no .hdf5 or .h5 ending, by which it is recognised", f"name it {path.name}.hdf5")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # same folder: a rename across disks is a copy
+        raise fault(where, "does not end in .hdf5 or .h5, so it could not be loaded again", f"name it {path.name}.hdf5")
+    temporary = path.with_name(
+        f".{path.name}.{os.getpid()}.tmp"
+    )  # in the same folder, because a rename to another disk is a copy
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with h5py.File(temporary, "w", userblock_size=_SEAL_BYTES) as file:
@@ -125,7 +127,7 @@ def save_d4rl(dataset: Dataset, path: str | Path) -> None:
                     file.create_dataset(key, data=array, compression="gzip", shuffle=True)
             file.attrs["action_low"], file.attrs["action_high"] = dataset.action_low, dataset.action_high
             if dataset.env is not None:
-                # Text of fixed length: reading the other kind from a damaged file can keep libhdf5 busy for ever.
+                # Text of fixed length: on damaged text of variable length, libhdf5 may never return.
                 file.attrs["env"] = np.bytes_(dataset.env.encode())
             if dataset.score_range is not None:
                 file.attrs["ref_min_score"], file.attrs["ref_max_score"] = dataset.score_range
@@ -141,7 +143,7 @@ def save_d4rl(dataset: Dataset, path: str | Path) -> None:
 
 
 def _seal(file: BufferedReader | BufferedRandom) -> bytes:
-    """What a file begins with: the checksum of the rest. Leaves the file at its beginning."""
+    """The first bytes of a file: the checksum of the rest. The file is left at its beginning."""
     file.seek(_SEAL_BYTES)
     found = hashlib.file_digest(file, "sha256").hexdigest()
     file.seek(0)
@@ -149,7 +151,7 @@ def _seal(file: BufferedReader | BufferedRandom) -> bytes:
 
 
 def _is_sealed_or_foreign(path: Path) -> bool:
-    """Whether the file is as it was written, or comes from elsewhere and there is no telling."""
+    """Whether the file is unchanged since it was written, or comes from elsewhere and has no seal to check."""
     with path.open("rb") as file:
         block = file.read(_SEAL_BYTES)
         foreign = block.startswith(_HDF5_SIGNATURE) or not any(word in block for word in _SEAL_WORDS)
@@ -161,7 +163,7 @@ def _column(file: h5py.File, key: str, where: str) -> h5py.Dataset:
     if isinstance(item, h5py.Group):
         raise dict_fault(key, where)
     if not isinstance(item, h5py.Dataset) or item.shape is None:
-        raise fault(where, f"{key} is not an array", "store one row a step under that name")
+        raise fault(where, f"{key} is not an array", "store one row for each step under that name")
     if key.endswith("observations") and item.ndim >= 3:  # before reading gigabytes of images
         raise pixel_fault(where, item.shape)
     claimed = math.prod(item.shape) * item.dtype.itemsize

@@ -1,8 +1,8 @@
 """The one in-memory form of logged trajectories: flat arrays, one row for each step, and the bounds of episodes.
 
-What a row means is settled here and nowhere else: a *terminal* ended the task, a *timeout* only stopped the clock.
-The arrays may be columns on the disk (`mapped`): what runs over all rows goes block by block and lets go of each.
-Reading files lives beside this module, checking in `check`, cutting into sub-tasks in `decompose`.
+Only this module defines what a row means: a *terminal* ended the task, and a *timeout* only ended the episode.
+The arrays may be columns on the disk. So code that runs over all rows works block by block and then releases the block.
+Other modules read files, check them (`check`) and cut the data into sub-tasks (`decompose`).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-BLOCK_ROWS = 2**20  # how many steps are worked on at a time
+BLOCK_ROWS = 2**20  # the number of steps in one block
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Checked trajectories. Build one with `load_dataset` or `from_arrays`, which refuse what cannot be used."""
+    """Checked trajectories. Build one with `load_dataset` or `from_arrays`: they refuse unusable data."""
 
     observations: np.ndarray
     """(T, observation_size) float32."""
@@ -32,7 +32,7 @@ class Dataset:
     terminals: np.ndarray
     """(T,) bool: the task ended in this step."""
     timeouts: np.ndarray
-    """(T,) bool: only the clock ran out after this step; never true where `terminals` is."""
+    """(T,) bool: the time limit ended the episode after this step. Never true if `terminals` is true."""
     next_observations: np.ndarray | None
     """(T, observation_size) float32, if the source has them."""
     action_low: np.ndarray
@@ -40,13 +40,13 @@ class Dataset:
     action_high: np.ndarray
     """(action_size,) float32: the upper bound of each action."""
     name: str = "arrays"
-    """For example "walker2d-medium-replay-v2"; it selects presets and reference returns."""
+    """For example "walker2d-medium-replay-v2". The name selects presets and reference returns."""
     env: str | None = None
     """The Gymnasium id to evaluate in."""
     score_range: tuple[float, float] | None = None
     """D4RL's reference returns: (score 0, score 100)."""
     written_fingerprint: str | None = None
-    """The fingerprint of columns on the disk, from when they were written."""
+    """The fingerprint of columns on the disk, computed when they were written."""
 
     def __repr__(self) -> str:
         return f"<dataset {self.name}: {self.n_steps:,} steps, {self.n_episodes:,} episodes>"
@@ -55,7 +55,7 @@ class Dataset:
     def bounds(self) -> np.ndarray:
         """(E + 1,) row numbers: episode `e` is the rows `bounds[e]` to `bounds[e + 1]`.
 
-        Rows after the last marked end form one more episode, cut short by the end of the file.
+        The rows after the last marked end are one more episode, which the end of the file cut short.
         """
         ends = np.flatnonzero(self.terminals | self.timeouts) + 1
         if ends.size == 0 or ends[-1] != self.n_steps:
@@ -98,18 +98,18 @@ class Dataset:
 
     @property
     def last_is_cut_short(self) -> bool:
-        """Whether the file stops in the middle of an episode; that episode counts as timed out."""
+        """Whether the file ends in the middle of an episode. That episode counts as timed out."""
         return not bool(self.terminals[-1] or self.timeouts[-1])
 
     def scores(self, returns: np.ndarray) -> np.ndarray | None:
-        """D4RL-normalised scores, or None where the task has no reference returns."""
+        """D4RL-normalised scores, or None if the task has no reference returns."""
         if self.score_range is None:
             return None
         return normalized_scores(returns, self.score_range)
 
     @property
     def on_disk(self) -> bool:
-        """Whether the arrays are columns on the disk. Then only the rows that are read come into memory."""
+        """Whether the arrays are columns on the disk. If so, only the rows that are read come into memory."""
         return isinstance(self.observations, np.memmap)
 
     @property
@@ -119,7 +119,7 @@ class Dataset:
         return sum(column.nbytes for column in columns if column is not None)
 
     def blocks(self) -> Iterator[slice]:
-        """All episodes in slices of about BLOCK_ROWS steps. After each, memory gives up what it read from the disk."""
+        """All episodes in slices of about BLOCK_ROWS steps. Each block leaves memory before the next one comes."""
         first = 0
         while first < self.n_episodes:
             fits = int(np.searchsorted(self.bounds, self.bounds[first] + BLOCK_ROWS, side="right")) - 1
@@ -140,7 +140,7 @@ class Dataset:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A digest of everything training reads, so that a run resumes on the data it began with."""
+        """A digest of everything that training reads. A resumed run checks by it that its data is the same."""
         if self.written_fingerprint is not None:
             return self.written_fingerprint
         digest = hashlib.sha256()
@@ -156,13 +156,13 @@ class Dataset:
 
 
 def release(*arrays: object) -> None:
-    """Give up the pages of arrays on the disk: they are read again when they are touched again."""
+    """Remove the pages of arrays on the disk from memory. The next access reads them again."""
     for array in arrays:
         if isinstance(array, np.memmap) and array.mode == "r" and isinstance(array.base, mmap.mmap):
             array.base.madvise(mmap.MADV_DONTNEED)
 
 
 def normalized_scores(returns: np.ndarray, score_range: tuple[float, float]) -> np.ndarray:
-    """D4RL's score: 0 at the random policy's return, 100 at the expert's."""
+    """D4RL's score: 0 for the return of the random policy, 100 for the return of the expert."""
     low, high = score_range
     return 100.0 * (np.asarray(returns, dtype=np.float64) - low) / (high - low)

@@ -1,7 +1,7 @@
-"""Task decomposition: offline trajectories cut into sub-tasks by their returns (the paper's appendix A.2).
+"""Task decomposition: cuts offline trajectories into sub-tasks by their returns (the paper's appendix A.2).
 
-Each rule is a pure function of the episodes' returns, and of a seed where it draws; it answers with the episodes of
-every sub-task and never with an empty one. What a training step then draws from a sub-task lives in `transitions`.
+Each rule is a pure function of the episodes' returns, and of a seed if the rule is random. The answer is the episodes
+of each sub-task. No sub-task is empty. `transitions` draws the steps of a sub-task for training.
 """
 
 from __future__ import annotations
@@ -15,19 +15,21 @@ SubTasks = list[np.ndarray]  # for each sub-task n, the numbers of its episodes
 
 
 def random_sub_tasks(returns: np.ndarray, n_sub_tasks: int, at_most: int, seed: int = 0) -> SubTasks:
-    """Random(N, M): N subsets of at most M trajectories drawn without replacement, so that no two share one.
+    """Random(N, M): N subsets of at most M trajectories, drawn without replacement. No trajectory is in two subsets.
 
-    With fewer than N·M trajectories the subsets become smaller, as even as can be; with fewer than N, fewer.
+    With fewer than N·M trajectories, the subsets are smaller, and their sizes differ by at most 1. With fewer than N
+    trajectories, there are fewer subsets.
     """
     shuffled = np.random.default_rng(seed).permutation(len(returns))[: n_sub_tasks * at_most]
     return [part for part in np.array_split(shuffled, n_sub_tasks) if part.size]
 
 
 def quantization_sub_tasks(returns: np.ndarray, n_sub_tasks: int, at_most: int, seed: int = 0) -> SubTasks:
-    """Quantization(N, M): N bins of equal width Δ over the returns, at most M trajectories drawn from each.
+    """Quantization(N, M): N bins of equal width Δ over the returns. At most M trajectories are drawn from each bin.
 
-    Bin i holds R_min + Δ·i < R ≤ R_min + Δ·(i + 1). Taken to the letter the worst trajectory is in no bin, and a
-    dataset whose returns are all equal has no sub-task: here R_min joins the first bin. Empty bins give no sub-task.
+    Bin i holds R_min + Δ·i < R ≤ R_min + Δ·(i + 1). By this formula alone, the worst trajectory is in no bin, and a
+    dataset whose returns are all equal has no sub-task. So we put R_min into the first bin. An empty bin gives no
+    sub-task.
     """
     rng = np.random.default_rng(seed)
     low, high = float(np.min(returns)), float(np.max(returns))
@@ -39,12 +41,12 @@ def quantization_sub_tasks(returns: np.ndarray, n_sub_tasks: int, at_most: int, 
 
 
 def rank_sub_tasks(returns: np.ndarray, n_sub_tasks: int, at_most: int, seed: int = 0) -> SubTasks:
-    """Rank(N, M), the paper's choice: trajectories by descending return, M to each sub-task in turn.
+    """Rank(N, M), the paper's choice: sort trajectories by descending return, and put M into each sub-task.
 
-    Ties keep the order of the data. With fewer than N·M trajectories the last sub-task is smaller and there are fewer
-    of them; beyond N·M the worst trajectories are left out.
+    Ties keep the order of the data. With fewer than N·M trajectories, there are fewer sub-tasks, and the last one may
+    be smaller. With more than N·M, the worst trajectories are left out.
     """
-    del seed  # nothing is drawn
+    del seed  # this rule is not random
     order = np.argsort(-np.asarray(returns, dtype=np.float64), kind="stable")[: n_sub_tasks * at_most]
     return [order[i : i + at_most] for i in range(0, len(order), at_most)]
 

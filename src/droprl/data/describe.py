@@ -1,6 +1,6 @@
-"""What a dataset holds, as plain numbers: sizes, returns, and how each rule would cut it.
+"""A summary of a dataset in plain numbers: sizes, returns, and how each rule would cut it into sub-tasks.
 
-Nothing is decided here; the sub-tasks are those that training would use by default.
+The numbers of sub-tasks are the defaults of training.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Cut:
 
 @dataclass(frozen=True)
 class Description:
-    """Everything `drop data info` shows, plain enough for JSON."""
+    """Everything that `drop data info` shows, in types that fit into JSON."""
 
     name: str
     env: str | None
@@ -61,7 +61,7 @@ class Description:
     lengths: Spread
     returns: Spread
     score_range: tuple[float, float] | None
-    scores: Spread | None  # D4RL-normalised, where the reference returns are known
+    scores: Spread | None  # D4RL-normalised, if the reference returns are known
     sub_tasks_asked: int  # N
     trajectories_asked: int  # M
     sub_tasks_origin: str
@@ -72,7 +72,7 @@ class Description:
 
 
 def describe(dataset: Dataset, seed: int = 0) -> Description:
-    """Sum a dataset up; `seed` is that of the rules which draw."""
+    """Summarise a dataset. `seed` is the seed of the random rules."""
     returns = dataset.returns
     scores = dataset.scores(returns)
     preset = equal_sub_tasks(dataset.n_episodes)
@@ -128,7 +128,7 @@ def _cut(returns: np.ndarray, rule: Rule, n_sub_tasks: int, trajectories_per_sub
 
 
 def _histogram(returns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """One bin where all returns are (nearly) equal: bins narrower than a float's steps cannot be made."""
+    """One bin if all returns are (nearly) equal: a bin cannot be narrower than the resolution of a float."""
     low, high = float(returns.min()), float(returns.max())
     if high - low <= 1e-9 * max(1.0, abs(low), abs(high)):
         return np.array([len(returns)]), np.array([low, high])

@@ -1,14 +1,15 @@
-"""D4RL's Maze2D recipe made on the spot: a planner and a controller walk a ball through a maze, well or badly.
+"""Makes datasets by D4RL's Maze2D recipe: a planner and a controller walk a ball through a maze, well or badly.
 
-Here are the mazes, the walkers and `make_maze_dataset`; the simulated environment is in `maze_env`.
+This module has the walkers and `make_maze_dataset`. The mazes and the simulation are in `environments`.
 
-The datasets are *regenerated*, and every score from them should say so: D4RL's mazes, coordinates, goals, rewards and
-time limits, but other walks than in D4RL's files. D4RL's walks go from one random cell to the next for ever and see the
-goal by chance; those made here set out for the goal sooner or later, so that whole episodes can be good or bad.
+The datasets are *regenerated*, and every report of a score from them should say so. They have D4RL's mazes,
+coordinates, goals, rewards and time limits, but other walks than D4RL's files. D4RL's walks go from one random cell to
+the next and meet the goal by chance. Our walks set out for the goal sooner or later, so a whole episode can be good or
+bad.
 
-D4RL's score 100 is no expert's: the script that measured it planned its controller's way in the first of its hundred
-episodes only, and in the others pushed straight at the goal, walls or no walls. `EXPERT` below, which always plans,
-scores well above it in all three.
+D4RL's score 100 is not an expert's score. The script that measured it planned a way only in the first of its hundred
+episodes. In the others, its controller pushed straight towards the goal, through walls or not. `EXPERT` below always
+plans, and scores well above 100 in all three mazes.
 """
 
 from __future__ import annotations
@@ -33,10 +34,11 @@ if TYPE_CHECKING:
 def make_maze_dataset(
     name: str, n_steps: int = 100_000, seed: int = 0, progress: Callable[[int, int], None] | None = None
 ) -> Dataset:
-    """Walk through a maze for `n_steps`, rounded up to whole episodes; the same seed makes the same bytes.
+    """Walk through a maze for `n_steps`, rounded up to whole episodes. The same seed makes the same bytes.
 
-    Every episode draws its own `Walker` and runs to the time limit; none ends in a terminal. `progress` is told, after
-    each, the steps done and those to do. A longer dataset from the same seed begins with the episodes of a shorter one.
+    Every episode draws its own `Walker` and runs to the time limit. No episode ends in a terminal. After each episode,
+    `progress` gets the number of steps done and the number in all. A longer dataset from the same seed begins with the
+    episodes of a shorter one.
     """
     if name not in MAZES:
         raise DropError(f"there is no maze called {name!r}: choose one of {', '.join(MAZES)}")
@@ -76,35 +78,35 @@ def make_maze_dataset(
 
 @dataclass(frozen=True)
 class Walker:
-    """How one episode is walked: a proportional-derivative controller, its clumsiness, and when it sets out."""
+    """The walker of one episode: a proportional-derivative controller, its noise, and when it sets out for the goal."""
 
     p_gain: float  # push per distance to the next waypoint
     d_gain: float  # push against each unit of velocity
-    noise: float  # standard deviation of what is added to every action
-    wandering: float  # the share of the time limit spent between random cells before it sets out for the goal
+    noise: float  # standard deviation of the noise added to every action
+    wandering: float  # the share of the time limit spent on random cells before it sets out for the goal
 
 
-# Wanderers stop where they get to, on average for this share of the time limit. Were the goal the one place where
-# anyone stops, copying the average walker would be enough to end up there, and as good as copying the best.
+# A wandering walker rests at each cell that it reaches, on average for this share of the time limit. If walkers stopped
+# only at the goal, a copy of the average walker would also end there, and would be as good as a copy of the best.
 REST = 0.2
-# The recipe at its best: straight to the goal at full speed, and braking there just in time.
+# The best walker: it goes straight to the goal at full speed and brakes just in time.
 EXPERT = Walker(p_gain=10.0, d_gain=1.0, noise=0.0, wandering=0.0)
 
 
 def draw_walker(rng: np.random.Generator) -> Walker:
-    """From near-expert to sloppy. Skill and wandering are drawn apart, so few episodes are good in everything."""
+    """Draw a walker, from near-expert to sloppy. Skill and wandering are independent, so few are good in both."""
     p_gain = math.exp(rng.uniform(math.log(1.0), math.log(12.0)))
     d_gain = p_gain * math.exp(rng.uniform(math.log(0.1), math.log(0.7)))  # from nimble to sluggish
     noise = rng.uniform(0.0, 1.0)
-    wandering = max(0.0, rng.uniform(-0.1, 1.4))  # of fifteen, one goes straight to the goal and four never go there
+    wandering = max(0.0, rng.uniform(-0.1, 1.4))  # 1 of 15 goes straight to the goal, and 4 of 15 never go there
     return Walker(p_gain, d_gain, noise, wandering)
 
 
 def plan(maze: Maze, target: Cell) -> dict[Cell, Cell]:
-    """For every free cell the waypoint to make for on a shortest way to `target`: as far as one can go straight on.
+    """For every free cell, the next waypoint on a shortest way to `target`: the end of the straight line ahead.
 
-    Breadth-first from the target. The ball looks up the cell that it is in, so one that was pushed off its way, or
-    bounced, follows the way from where it is.
+    The search is breadth-first from the target. The walker looks up the cell of the ball. So a ball that was pushed
+    away or bounced follows the way from its new cell.
     """
     towards = {target: target}
     queue = deque([target])
@@ -127,14 +129,14 @@ def _straight_on(towards: dict[Cell, Cell], cell: Cell) -> Cell:
 
 
 @dataclass(frozen=True)
-class Episode:
+class Walk:
     observations: np.ndarray  # (T + 1, 4) float32
     actions: np.ndarray  # (T, 2) float32
     rewards: np.ndarray  # (T,) float32
 
 
-def walk(env: Maze2DEnv, walker: Walker, plans: dict[Cell, dict[Cell, Cell]], rng: np.random.Generator) -> Episode:
-    """One episode, to the time limit. `plans` holds `plan(maze, target)` for every target."""
+def walk(env: Maze2DEnv, walker: Walker, plans: dict[Cell, dict[Cell, Cell]], rng: np.random.Generator) -> Walk:
+    """One episode, up to the time limit. `plans` holds `plan(maze, target)` for every target."""
     maze, n_steps = env.maze, env.maze.time_limit
     noise = _lasting_noise(walker.noise, n_steps, rng)
     observations = np.empty((n_steps + 1, 4), dtype=np.float32)
@@ -142,9 +144,9 @@ def walk(env: Maze2DEnv, walker: Walker, plans: dict[Cell, dict[Cell, Cell]], rn
     rewards = np.empty(n_steps, dtype=np.float32)
     observation, _ = env.reset(seed=int(rng.integers(2**31)))
     observations[0] = observation
-    target, moves_on = maze.goal, 0.0  # the step in which a wanderer that has arrived moves on
+    target, moves_on = maze.goal, 0.0  # the step in which a resting walker moves on
     for step in range(n_steps):
-        # Plain numbers in this loop: numpy on pairs of numbers would take as long as the simulation.
+        # This loop uses plain numbers: NumPy on pairs of numbers would take as long as the simulation.
         row, column, row_velocity, column_velocity = observation.tolist()
         cell = (round(row + CELL_OFFSET), round(column + CELL_OFFSET))
         if step >= walker.wandering * n_steps:
@@ -155,18 +157,20 @@ def walk(env: Maze2DEnv, walker: Walker, plans: dict[Cell, dict[Cell, Cell]], rn
         elif cell == target and moves_on == math.inf:
             moves_on = step + rng.exponential(REST * n_steps)
         waypoint = plans[target][cell]
-        offset = 0.0 if cell == target == maze.goal else CELL_OFFSET  # all ways lead along the middle but the last bit
+        offset = (
+            0.0 if cell == target == maze.goal else CELL_OFFSET
+        )  # ways follow the middle of cells, except at the goal
         row_error, column_error = waypoint[0] - offset - row, waypoint[1] - offset - column
         row_push = walker.p_gain * row_error - walker.d_gain * row_velocity + noise[step][0]
         column_push = walker.p_gain * column_error - walker.d_gain * column_velocity + noise[step][1]
         actions[step] = min(1.0, max(-1.0, row_push)), min(1.0, max(-1.0, column_push))
         observation, reward, *_ = env.step(actions[step])
         observations[step + 1], rewards[step] = observation, float(reward)
-    return Episode(observations, actions, rewards)
+    return Walk(observations, actions, rewards)
 
 
 def _lasting_noise(scale: float, n_steps: int, rng: np.random.Generator) -> list[list[float]]:
-    """Noise that stays for about ten steps: the ball is too heavy to notice what is drawn afresh in every step."""
+    """Noise that lasts about ten steps. The ball is too heavy to react to noise that is new in every step."""
     memory = 0.9
     noise = rng.normal(0.0, scale, (n_steps, 2))
     for step in range(1, n_steps):

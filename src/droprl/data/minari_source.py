@@ -1,6 +1,6 @@
-"""Minari datasets from the local Minari root, or downloaded where asked. Minari is an optional extra.
+"""Minari datasets from the local Minari root, or downloaded if asked. Minari is an optional extra.
 
-A Minari episode of T steps holds T + 1 observations, so the observation after an episode's last step is known here.
+A Minari episode of T steps holds T + 1 observations, so the observation after the last step of an episode is known.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from droprl.data.check import (
 from droprl.data.dataset import Dataset
 from droprl.errors import DropError, reason
 
-# A Box written as ±the largest float means "no bounds" just as ±infinity does.
+# A Box with ± the largest float as bounds means "no bounds", like ± infinity.
 _UNBOUNDED = 1e18
 
 
@@ -35,24 +35,24 @@ def load_minari(
     action_low: Bound = None,
     action_high: Bound = None,
 ) -> Dataset:
-    """Read a Minari dataset by id. An episode that ends by neither flag was cut short and counts as timed out."""
+    """Read a Minari dataset by id. An episode without a flag at its end was cut short and counts as timed out."""
     try:
         import minari
     except ImportError as error:
         raise fault(
-            dataset_id, "no such file, and Minari, whose id it may be, is not installed", "pip install 'droprl[minari]'"
+            dataset_id, "no such file; if this is a Minari id, Minari is not installed", "pip install 'droprl[minari]'"
         ) from error
     try:
         source = minari.load_dataset(dataset_id, download=download)
         _refuse_spaces(source.observation_space, source.action_space, dataset_id)
-        stored = list(source.iterate_episodes())  # all at once: a refusal midway would leave the file open
+        stored = list(source.iterate_episodes())  # all at once: an error in between would leave the file open
         metadata = dict(source.storage.metadata)
         env_spec = source.env_spec
     except DropError:
         raise
     except FileNotFoundError as error:
         raise _unknown(dataset_id) from error
-    except Exception as error:  # damaged files and failed downloads raise nearly anything
+    except Exception as error:  # damaged files and failed downloads can raise any error
         if download:
             raise fault(
                 dataset_id, f"Minari could not download or read it ({reason(error)})", "see `minari list remote`"
@@ -84,12 +84,12 @@ def _unknown(dataset_id: str) -> DropError:
     return fault(
         dataset_id,
         "no such file, and no such dataset in the local Minari root",
-        "see `minari list local`, or add --download to fetch it (MINARI_DATASETS_PATH moves the root)",
+        "see `minari list local`, or add --download to fetch it (MINARI_DATASETS_PATH names another root)",
     )
 
 
 def _refuse_spaces(observation_space: Any, action_space: Any, where: str) -> None:
-    """Turned down by their spaces, before gigabytes of images are decoded."""
+    """Refuse unsupported spaces, before gigabytes of images are decoded."""
     from gymnasium import spaces
 
     if isinstance(observation_space, spaces.Dict):
@@ -117,7 +117,7 @@ def _episode(episode: Any, number: int, where: str) -> dict[str, np.ndarray]:
     rows = {key: numbers(value, key, f"{where} episode {number}") for key, value in arrays.items()}
     for key, array in rows.items():
         if array.ndim == 0:
-            raise fault(where, f"{key} of episode {number} is not an array", "store one row a step")
+            raise fault(where, f"{key} of episode {number} is not an array", "store one row for each step")
     n_steps = len(rows["rewards"])
     if n_steps == 0:
         raise fault(where, f"rewards: episode {number} has no steps", "leave that episode out")

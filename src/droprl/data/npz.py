@@ -1,8 +1,8 @@
-"""NumPy `.npz` files: one's own arrays under D4RL's keys, and OGBench's goal-reaching trajectories.
+"""NumPy `.npz` files: your own arrays under D4RL's keys, and OGBench's goal-reaching trajectories.
 
-OGBench stores no rewards and marks in `terminals` where a trajectory stops, which is the clock and never the task; that
-last row holds the final observation beside an action that was not taken. A goal makes a task of it, by OGBench's own
-single-task rule: a step taken outside the goal earns -1, one taken inside earns 0 and ends the task.
+OGBench stores no rewards. Its `terminals` mark the last row of a trajectory: the time limit ended it, never the task.
+That row holds the final observation, and an action that was not taken. A goal turns the trajectories into a task, by
+OGBench's own single-task rule: a step taken outside the goal earns -1. A step taken inside earns 0 and ends the task.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from droprl.data.check import (
 from droprl.data.dataset import Dataset
 from droprl.errors import DropError, reason
 
-# OGBench's tolerances around a maze's goal: for the point, whose whole position is two numbers, and for walking bodies.
+# OGBench's tolerances around the goal of a maze: for the point (its position is two numbers), and for walking bodies.
 POINT_GOAL_RADIUS, BODY_GOAL_RADIUS = 1.0, 0.5
 _BOUND_KEYS = ("action_low", "action_high")
-_ZIP_END_BYTES = 22  # the archive's last record, which counts the arrays; longer only with a comment
+_ZIP_END_BYTES = 22  # the last record of the archive: it has the number of arrays, and is longer only with a comment
 _OGBENCH_KEYS = ("qpos", "masks", "valids")
 
 
@@ -45,20 +45,22 @@ def load_npz(
     goal: Sequence[float] | None = None,
     goal_radius: float | None = None,
 ) -> Dataset:
-    """Read a `.npz` file; `goal` and `goal_radius` (OGBench's tolerance by default) are for files without rewards."""
+    """Read an `.npz` file. `goal` and `goal_radius` (default: OGBench's tolerance) are for files without rewards."""
     path = Path(path)
     where = str(path)
     arrays = _read(path, where)
     if action_low is None and action_high is None:
         action_low, action_high = arrays.get("action_low"), arrays.get("action_high")
     if goal is not None and "rewards" in arrays:
-        raise fault(where, "rewards are in the file, so a goal has no use", "leave --goal out")
+        raise fault(where, "the file has rewards, so it needs no goal", "leave --goal out")
 
     rows = None
     if "masks" in arrays or "valids" in arrays or ("rewards" not in arrays and "qpos" in arrays):
         arrays, rows = _ogbench_steps(arrays, where, goal, goal_radius)
     elif goal is not None:
-        raise fault(where, "qpos is missing, with which a goal is compared", "name an OGBench file, or add rewards")
+        raise fault(
+            where, "qpos is missing, so a goal cannot be compared with it", "name an OGBench file, or add rewards"
+        )
     return checked_dataset(
         arrays,
         where,
@@ -71,7 +73,7 @@ def load_npz(
 
 
 def _read(path: Path, where: str) -> dict[str, np.ndarray]:
-    """Only the keys that matter. `allow_pickle=False`: reading a stranger's file must not run its code."""
+    """The arrays of the known keys. `allow_pickle=False`: reading a file from elsewhere must not run code from it."""
     require_file(path)
     key = ""
     try:
@@ -88,36 +90,36 @@ def _read(path: Path, where: str) -> dict[str, np.ndarray]:
             return arrays
     except DropError:
         raise
-    except Exception as error:  # a damaged archive raises nearly anything: BadZipFile, ValueError, zlib.error, ...
+    except Exception as error:  # a damaged archive can raise any error: BadZipFile, ValueError, zlib.error, ...
         if "allow_pickle" in str(error):
-            what = f"{key} holds Python objects, which are not read" if key else "is not an .npz archive"
+            what = f"{key} holds Python objects, which may not be read" if key else "is not an .npz archive"
             raise fault(where, what, "save plain number arrays with numpy.savez_compressed") from error
         part = f"{key} " if key else ""
         raise fault(where, f"{part}is damaged or cut short ({reason(error)})", "copy or download it again") from error
 
 
 def _refuse_hidden(path: Path) -> None:
-    """Each array has a checksum, but a damaged list of contents may hide one, and `timeouts` would not be missed."""
+    """Refuse a file whose damaged list of contents hides an array: a lost `timeouts` would go unnoticed."""
     with zipfile.ZipFile(path) as archive:
         names = archive.namelist()
         for name in names:
-            archive.open(name).close()  # compares the name in the list with the one that stands before the array
+            archive.open(name).close()  # compares the name in the list with the name before the array
     with path.open("rb") as file:
         file.seek(-_ZIP_END_BYTES, os.SEEK_END)
         end = file.read()
     if end.startswith(b"PK\x05\x06") and int.from_bytes(end[10:12], "little") != len(names):
-        raise zipfile.BadZipFile("its list of contents is not whole")
+        raise zipfile.BadZipFile("its list of contents lacks an array")
 
 
 def _ogbench_steps(
     arrays: dict[str, np.ndarray], where: str, goal: Sequence[float] | None, goal_radius: float | None
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """OGBench's rows as steps under D4RL's keys, and the row of the file that each step came from."""
+    """OGBench's rows as steps under D4RL's keys, and the row of each step in the file."""
     arrays = _same_length(arrays, where)
     if "rewards" not in arrays and goal is None:
         raise fault(
             where,
-            "rewards are missing: OGBench's trajectories have no task until they are given a goal",
+            "rewards are missing: OGBench's trajectories need a goal",
             "pass --goal X Y (goal=(x, y) in Python)",
         )
     rows, stops, following = _steps(arrays, where)
@@ -127,8 +129,8 @@ def _ogbench_steps(
     else:
         reached = _goal_reached(arrays, rows, where, goal or (), goal_radius)
         rewards = reached.astype(np.float32) - 1.0
-    kept, terminals = _until_reached(reached, stops)
-    if not kept.any():
+    in_task, terminals = _until_reached(reached, stops)
+    if not in_task.any():
         raise fault(where, "no step is taken outside the goal", "choose another --goal or a smaller --goal-radius")
     steps = {
         "observations": arrays["observations"][rows],
@@ -139,11 +141,11 @@ def _ogbench_steps(
     }
     if following is not None:
         steps["next_observations"] = following
-    return {key: array[kept] for key, array in steps.items()}, rows[kept]
+    return {key: array[in_task] for key, array in steps.items()}, rows[in_task]
 
 
 def _same_length(arrays: dict[str, np.ndarray], where: str) -> dict[str, np.ndarray]:
-    """What the conversion indexes by row must have the same rows; all else is left to `check`."""
+    """Check that all columns have the same number of rows, because the conversion needs it. `check` checks the rest."""
     per_row = {key: numbers(array, key, where) for key, array in arrays.items() if key not in _BOUND_KEYS}
     for key in ("observations", "actions", "terminals"):
         if key not in per_row:
@@ -159,7 +161,7 @@ def _same_length(arrays: dict[str, np.ndarray], where: str) -> dict[str, np.ndar
             raise fault(
                 where,
                 f"{key} has {len(array)} rows but observations has {len(per_row['observations'])}",
-                "store one row a step under every key",
+                "store one row for each step under every key",
             )
     if len(per_row["observations"]) == 0:
         raise fault(where, "observations has no rows", "record at least one trajectory")
@@ -167,10 +169,10 @@ def _same_length(arrays: dict[str, np.ndarray], where: str) -> dict[str, np.ndar
 
 
 def _steps(arrays: dict[str, np.ndarray], where: str) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """(rows that are steps, whether the trajectory stops after each, the observation after each).
+    """The rows that are steps, whether the trajectory stops after each of them, and the observation after each.
 
-    OGBench gives the same trajectories in three layouts: as downloaded, where a trajectory's last row is no step; its
-    loader's "compact" form, where `valids` says so; its "regular" form, which stores `next_observations`.
+    OGBench has three layouts for the same trajectories. As downloaded, the last row of a trajectory is not a step. In
+    the "compact" form of its loader, `valids` marks the steps. The "regular" form stores `next_observations`.
     """
     observations, stops = arrays["observations"], flags(arrays["terminals"], "terminals", where)
     stops[-1] = True
@@ -184,7 +186,7 @@ def _steps(arrays: dict[str, np.ndarray], where: str) -> tuple[np.ndarray, np.nd
         if valid[-1]:
             raise fault(where, f"valids row {len(valid) - 1} is 1, but nothing follows it", "store 0 in the last row")
         return rows, stops[rows], observations[rows + 1]
-    if "qpos" not in arrays:  # one's own arrays with `masks`: every row is a step
+    if "qpos" not in arrays:  # your own arrays with `masks`: every row is a step
         return np.arange(len(stops)), stops, None
     without_step = stops & np.concatenate([[True], stops[:-1]])
     if without_step.any():
@@ -197,9 +199,11 @@ def _steps(arrays: dict[str, np.ndarray], where: str) -> tuple[np.ndarray, np.nd
 def _goal_reached(
     arrays: dict[str, np.ndarray], rows: np.ndarray, where: str, goal: Sequence[float], goal_radius: float | None
 ) -> np.ndarray:
-    """Whether each step was taken inside the goal: OGBench labels a step by the position that it starts from."""
+    """Whether each step was taken inside the goal. Like OGBench, go by the position at which the step starts."""
     if "qpos" not in arrays:
-        raise fault(where, "qpos is missing, with which a goal is compared", "name an OGBench file, or add rewards")
+        raise fault(
+            where, "qpos is missing, so a goal cannot be compared with it", "name an OGBench file, or add rewards"
+        )
     width = arrays["qpos"].shape[1]
     if not 1 <= len(goal) <= width or not all(math.isfinite(number) for number in goal):
         raise fault(where, f"goal {tuple(goal)} does not fit qpos", f"give 1 to {width} finite numbers, usually X Y")
@@ -225,13 +229,14 @@ def _goal_reached(
 
 
 def _until_reached(reached: np.ndarray, stops: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(steps kept, terminals): each trajectory from its first step outside the goal to its first step inside.
+    """The steps of the task, and which of them are terminals.
 
-    OGBench keeps every row and only stops the bootstrap inside the goal. As episodes, the rows inside would each be one
-    step long with the best possible return, and what follows them a short episode whose return is good only because few
-    steps are left; cutting by return would take both for the best behaviour. So both are dropped.
+    Each trajectory counts from its first step outside the goal to the next step inside. OGBench itself keeps every row
+    and only stops the bootstrap inside the goal. Here, each row inside the goal would be an episode of one step with
+    the best possible return. The rows after it would be a short episode, with a good return only because few steps are
+    left. A cut by return would take both for the best behaviour. So both are dropped.
     """
-    kept, terminals = np.zeros_like(reached), np.zeros_like(reached)
+    in_task, terminals = np.zeros_like(reached), np.zeros_like(reached)
     begin = 0
     for end in np.flatnonzero(stops) + 1:
         inside = reached[begin:end]
@@ -239,7 +244,7 @@ def _until_reached(reached: np.ndarray, stops: np.ndarray) -> tuple[np.ndarray, 
             first = begin + int(np.argmin(inside))
             hits = np.flatnonzero(reached[first:end])
             last = first + int(hits[0]) if hits.size else end - 1
-            kept[first : last + 1] = True
+            in_task[first : last + 1] = True
             terminals[last] = reached[last]
         begin = int(end)
-    return kept, terminals
+    return in_task, terminals

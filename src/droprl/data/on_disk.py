@@ -1,7 +1,7 @@
-"""Data that stays on the disk: a folder with one `.npy` file a column, read in place while training.
+"""Data that stays on the disk: a folder with one `.npy` file for each column. Training reads it in place.
 
-A folder is made by `drop data map` (`map_dataset`), which checks every row once and notes in `dataset.json` what it
-wrote. Opening it reads the files through once to compare their checksums; what was checked is then trusted.
+`drop data map` (`map_dataset`) makes the folder. It checks every row once, and `dataset.json` describes what it wrote.
+To open a folder is to read the files once and compare their checksums. The rows are not checked again.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ DESCRIPTION = "dataset.json"
 REMAKE = "make the folder again with drop data map"
 _FLAGS = ("terminals", "timeouts")
 _DTYPES = {key: np.dtype(bool if key in _FLAGS else np.float32) for key in REQUIRED_KEYS + OPTIONAL_KEYS}
-Progress = Callable[[int, int], None]  # rows done, of how many
+Progress = Callable[[int, int], None]  # the number of rows done, and of all rows
 
 
 def is_on_disk(path: Path) -> bool:
-    """Whether this is a folder of columns, whole or not."""
+    """Whether this is a folder of columns, complete or not."""
     return path.is_dir() and any((path / name).exists() for name in (DESCRIPTION, *map(_file, REQUIRED_KEYS)))
 
 
 def load_on_disk(folder: Path, *, env: str | None = None) -> Dataset:
-    """Open a folder of columns, if they are still what was written; nothing of them stays in memory."""
+    """Open a folder of columns and check that they are unchanged. The columns do not stay in memory."""
     where = str(folder)
     if not (folder / DESCRIPTION).exists():
         raise fault(where, f"has no {DESCRIPTION}, so its columns were never checked", f"drop data map {where} --out …")
@@ -61,7 +61,7 @@ def load_on_disk(folder: Path, *, env: str | None = None) -> Dataset:
 
 
 def _described(folder: Path, known: dict[str, Any], env: str | None = None) -> Dataset:
-    """The dataset by its description and the files' headers."""
+    """The dataset, from its description and the headers of the files."""
     where = str(folder)
     try:
         rows = int(known["n_steps"])
@@ -103,13 +103,13 @@ def _mapped(folder: Path, key: str, rows: int) -> np.ndarray:
 def _opened(path: Path, remedy: str) -> np.ndarray:
     try:
         return np.asanyarray(np.load(path, mmap_mode="r", allow_pickle=False))
-    except Exception as error:  # of a damaged header numpy makes nearly anything, tokenize's errors too
+    except Exception as error:  # a damaged header can raise any error, even one of tokenize
         raise fault(str(path), f"is damaged or cut short ({reason(error)})", remedy) from error
 
 
 @contextmanager
 def opened_columns(folder: Path) -> Iterator[dict[str, np.ndarray]]:
-    """One's own columns, not yet checked: D4RL's keys as `.npy` files in a folder."""
+    """The user's own columns, not yet checked: D4RL's keys as `.npy` files in a folder."""
     paths = {key: folder / _file(key) for key in (*REQUIRED_KEYS, *OPTIONAL_KEYS)}
     remedy = "save plain number arrays with numpy.save"
     yield {key: _opened(path, remedy) for key, path in paths.items() if path.exists()}
@@ -127,12 +127,12 @@ def write_on_disk(
     action_high: Bound = None,
     progress: Progress = lambda done, total: None,
 ) -> Dataset:
-    """Check the columns block by block and write them; only a block is ever in memory, and `out` is whole or not there.
+    """Check the columns and write them block by block. Only one block is in memory. A failure leaves no `out` behind.
 
-    A column is an array, or anything else with a shape and a dtype of which rows can be read by a slice.
+    A column is an array, or another object with a shape, a dtype, and rows that a slice reads.
     """
     if out.exists():
-        raise fault(str(out), "is there already", "choose another --out, or remove it")
+        raise fault(str(out), "exists already", "choose another --out, or remove it")
     check_columns(columns, where)
     for key, column in columns.items():
         numbers(column[:1], key, where)
@@ -210,7 +210,7 @@ def _write_header(file: BinaryIO, key: str, shape: tuple[int, ...]) -> None:
 
 
 def _keys(following: bool) -> list[str]:
-    """Of the columns in a folder, with those of the observations that follow or without."""
+    """The keys of the columns in a folder, with `next_observations` or without."""
     return [*REQUIRED_KEYS, "timeouts", *(["next_observations"] if following else [])]
 
 

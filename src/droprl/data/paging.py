@@ -1,8 +1,7 @@
-"""How columns on the disk are looked up without all of them becoming resident.
+"""Reads rows of columns on the disk, with a limit on the memory that the columns take.
 
-A file is mapped into memory by the piece: one look-up may bring in two megabytes around it. What is mapped belongs to
-the system's cache, which can take it back at any time. It counts as resident memory all the same, so there is a limit
-to it here.
+The system maps a file into memory in pieces: one look-up may map two megabytes around the row. The mapped pieces belong
+to the cache of the system, which can free them at any time. But they count as resident memory, so we limit them.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ import numpy as np
 
 from droprl.data.dataset import Dataset
 
-LEAST_MAPPED, MOST_MAPPED = 2**29, 2**33  # and in between a sixteenth of the machine's memory
-STEP_BYTES = 5 * 2**21  # what one step may bring in: it is looked up in up to five places
+LEAST_MAPPED, MOST_MAPPED = 2**29, 2**33  # bounds of the limit, which is a sixteenth of the machine's memory
+STEP_BYTES = 5 * 2**21  # the most that one step may map: it is looked up in up to five places
 
 Tree = Any
 
 
 def in_pieces(dataset: Dataset, look_up: Callable[[Tree], Tree], places: Tree) -> Tree:
-    """`look_up(places)`, where the places are arrays of one shape. Of columns larger than the limit, some at a time."""
+    """`look_up(places)`. The places are arrays of one shape. If the columns exceed the limit, work in pieces."""
     limit = mapped_limit()
     if dataset.n_bytes <= limit:
         return look_up(places)
@@ -45,7 +44,7 @@ def mapped_limit() -> int:
 
 
 def _mapped_bytes() -> int:
-    """How much of files is in this process's memory; where the system does not tell, too much."""
+    """The bytes of files in this process's memory. If the system does not tell, more than the limit."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[2]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):

@@ -1,4 +1,4 @@
-"""How rewards are treated before anything is learned from them."""
+"""How the rewards of the data are scaled and shifted before training."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from droprl.data.dataset import Dataset
 from droprl.data.returns import returns_spread
 from droprl.errors import SettingError, require
 
-SMALLEST_UNIT = 1e-8  # returns that differ by less are taken to be equal
+SMALLEST_UNIT = 1e-8  # smaller differences between returns count as equal returns
 
 
 @dataclass(frozen=True)
@@ -21,12 +21,12 @@ class Rewards:
 
     unit: Literal["spread", "range", "one"] = "spread"
     """spread: the standard deviation of the discounted returns of all steps, so that scores have unit spread; range:
-    the highest return of an episode less the lowest, undiscounted; one: nothing is divided. Where all returns are
-    equal, nothing is divided either."""
+    the highest undiscounted return of an episode minus the lowest; one: no division. If all returns are equal, there is
+    no division either."""
     times: float = 1.0
-    """What rewards are multiplied by."""
+    """Rewards are multiplied by this."""
     plus: float = 0.0
-    """What is added to every reward after that."""
+    """This is added to every reward after the multiplication."""
 
     def __post_init__(self) -> None:
         require(self, "above 0", "times")
@@ -35,7 +35,7 @@ class Rewards:
                 raise SettingError(f"{name} is {getattr(self, name)}: it must be a finite number")
 
     def treatment(self, dataset: Dataset, discount: float) -> Treatment:
-        """What this comes to on a dataset."""
+        """The numbers for this dataset."""
         unit = 1.0
         if self.unit == "spread":
             unit = returns_spread(dataset, discount)
@@ -50,8 +50,8 @@ class Treatment(NamedTuple):
     scale: float = 1.0
     plus: float = 0.0
 
-    def of_sum(self, total: np.ndarray, n_rewards: np.ndarray, discount: float) -> np.ndarray:
-        """The discounted sum of n treated rewards, from that of the rewards as they are in the data."""
+    def treated_sum(self, total: np.ndarray, n_rewards: np.ndarray, discount: float) -> np.ndarray:
+        """The discounted sum of n treated rewards, computed from the discounted sum of the untreated rewards."""
         treated = total / self.scale
         if self.plus == 0.0:
             return treated

@@ -1,9 +1,9 @@
-"""Rows of the data and what can be read of each: an observation, an action, a target, the episode around it.
+"""Reads rows of the data: the observation, the action, the target and the episode of each row.
 
 There are two readers with the same methods. `DeviceRows` are arrays on the device, read inside compiled programs.
-`HostRows` look up the dataset's own columns with NumPy, in memory or on the disk, and sum targets for the rows at hand.
-What a batch is made of (`transitions`, `windows`) is written once over either. A row is a number; every method takes an
-array of them, of any shape.
+`HostRows` read the dataset's own columns with NumPy, in memory or on the disk, and compute targets for the given rows.
+`transitions` and `windows` make batches with either reader. A row is a number. Every method takes an array of row
+numbers of any shape.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ Column = Any  # a JAX array from the device, a NumPy array from the host
 class Target(NamedTuple):
     """What a step can learn from: reward + discount · f(next_observation, next_action)."""
 
-    reward: Column  # R, summed over the steps to the successor, and treated
-    discount: Column  # γ to the power of those steps, 0 after a terminal
+    reward: Column  # R: the treated rewards, summed over the steps to the successor
+    discount: Column  # γ to the power of the number of these steps, 0 after a terminal
     next_observation: Column  # s'
     next_action: Column  # a'
-    next_action_known: Column | None  # False after a timeout, where no a' is logged. None: known wherever it is needed
-    has_target: Column  # 1.0, or 0.0 where the data shows no successor
+    next_action_known: Column | None  # False after a timeout: no a' is logged there. None: known wherever needed
+    has_target: Column  # 1.0, or 0.0 if the data shows no successor
 
 
 class Rows(Protocol):
-    """A reader."""
+    """A reader of rows."""
 
     @property
     def n_places(self) -> Column:
-        """How many places there are to draw from."""
+        """The number of places to draw from."""
         ...
 
     def at(self, place: Column) -> Column:
@@ -59,29 +59,29 @@ class Rows(Protocol):
         ...
 
     def return_to_go(self, row: Column) -> Column:
-        """What the episode earned from each row on, discounted and treated."""
+        """The discounted sum of treated rewards from each row to the end of its episode."""
         ...
 
     def read(self, look_up: Callable[[Any], Any], places: Any) -> Any:
-        """`look_up(places)`. Of columns larger than memory, some places at a time."""
+        """`look_up(places)`. If the columns are larger than memory, look up some places at a time."""
         ...
 
 
-# --- how rows are made ---
+# --- making rows ---
 
 
 @dataclass(frozen=True)
 class TargetRule:
-    """Where the target of a step comes from."""
+    """How the target of a step is computed."""
 
-    td_steps: int | None = 1  # rewards that are summed before bootstrapping; None: all to the end of the episode
-    td_lambda: float | None = None  # λ of TD(λ), in place of `td_steps`
-    outcomes: Callable[[Dataset], np.ndarray] | None = None  # a number for each row, in place of its reward
+    td_steps: int | None = 1  # rewards summed before bootstrapping; None: all to the end of the episode
+    td_lambda: float | None = None  # λ of TD(λ), instead of `td_steps`
+    outcomes: Callable[[Dataset], np.ndarray] | None = None  # a number for each row, instead of its reward
 
     def horizon(self, n_rows: int) -> int | np.ndarray | None:
-        """n of the n-step targets: one for all rows, or one for each.
+        """n of the n-step targets: one n for all rows, or one n for each row.
 
-        TD(λ) is a mean over n-step targets with weights (1 − λ) λⁿ⁻¹. Here each row draws its n by these weights, once.
+        TD(λ) is a mean over n-step targets with weights (1 − λ) λⁿ⁻¹. Each row draws its n once, with these weights.
         """
         if self.td_lambda is None:
             return self.td_steps
@@ -90,7 +90,7 @@ class TargetRule:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a dataset becomes rows to learn from. Steps that are played later become rows by the recipe of the run."""
+    """How a dataset becomes rows for training. Online training makes rows of played steps by the recipe of the run."""
 
     scaling: Scaling
     rewards: Treatment
@@ -100,7 +100,7 @@ class Recipe:
 
 
 def device_rows(dataset: Dataset, recipe: Recipe, episodes: np.ndarray | None = None) -> DeviceRows:
-    """`episodes` are those that are drawn from, one after another; None: all."""
+    """`episodes` are the episodes to draw from, in this order. None: all."""
     observations, targets, course = dataset.observations, None, None
     if recipe.targets is not None:
         targets, unseen = _target_columns(dataset, recipe, recipe.targets)
@@ -126,7 +126,7 @@ def device_rows(dataset: Dataset, recipe: Recipe, episodes: np.ndarray | None = 
 
 
 def host_rows(dataset: Dataset, recipe: Recipe, episodes: np.ndarray | None = None) -> HostRows:
-    """The same without a column of its own for anything but outcomes and returns to go."""
+    """The same for the host. It stores no new columns except outcomes and returns to go."""
     rule = recipe.targets
     outcomes = None if rule is None or rule.outcomes is None else rule.outcomes(dataset).astype(np.float32)
     begins = None if episodes is None else np.cumsum(dataset.lengths[episodes]) - dataset.lengths[episodes]
@@ -143,7 +143,7 @@ def host_rows(dataset: Dataset, recipe: Recipe, episodes: np.ndarray | None = No
 
 
 def rows_of(dataset: Dataset, recipe: Recipe, episodes: np.ndarray | None = None) -> Rows:
-    """On the device, unless the dataset is on the disk."""
+    """Rows on the device, or on the host if the dataset is on the disk."""
     return (host_rows if dataset.on_disk else device_rows)(dataset, recipe, episodes)
 
 
@@ -162,17 +162,17 @@ class TargetColumns(NamedTuple):
 
 
 class EpisodeColumns(NamedTuple):
-    """Where each row stands in its episode."""
+    """The episode of each row."""
 
     first: Column  # (T,) the episode's first row
-    last: Column  # (T,) its last
+    last: Column  # (T,) the episode's last row
     return_to_go: Column  # (T,)
 
 
 class DeviceRows(NamedTuple):
     """Columns on the device."""
 
-    observations: Column  # (T + X, ·): the X last are successors that no row of the data shows
+    observations: Column  # (T + X, ·): the last X are successors that are not the observation of any row
     actions: Column  # (T, ·)
     n_places: Column  # ()
     order: Column | None  # (n_places,) the row at each place; None: all rows, in the order of the data
@@ -190,14 +190,14 @@ class DeviceRows(NamedTuple):
 
     def target(self, row: Column) -> Target:
         assert self.targets is not None, "these rows were made without targets"
-        of = self.targets
+        columns = self.targets
         return Target(
-            reward=of.reward[row],
-            discount=of.discount[row],
-            next_observation=self.observations[of.successor[row]],
-            next_action=self.actions[of.next_action[row]],
-            next_action_known=None if of.next_action_known is None else of.next_action_known[row],
-            has_target=of.has_target[row],
+            reward=columns.reward[row],
+            discount=columns.discount[row],
+            next_observation=self.observations[columns.successor[row]],
+            next_action=self.actions[columns.next_action[row]],
+            next_action_known=None if columns.next_action_known is None else columns.next_action_known[row],
+            has_target=columns.has_target[row],
         )
 
     def episode(self, row: Column) -> tuple[Column, Column]:
@@ -214,7 +214,7 @@ class DeviceRows(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class HostRows:
-    """Columns of the dataset, in memory or on the disk. Beside them a few numbers for each episode are in memory."""
+    """Columns of the dataset, in memory or on the disk."""
 
     dataset: Dataset
     recipe: Recipe
@@ -222,8 +222,8 @@ class HostRows:
     horizon: int | np.ndarray | None
     outcomes: np.ndarray | None  # (T,)
     returns_to_go: np.ndarray | None  # (T,)
-    episodes: np.ndarray | None  # those that are drawn from, one after another; None: all
-    begins: np.ndarray | None  # the place where each of them begins
+    episodes: np.ndarray | None  # the episodes to draw from, in this order; None: all
+    begins: np.ndarray | None  # the place at which each of these episodes begins
 
     def at(self, place: Column) -> Column:
         if self.episodes is None or self.begins is None:
@@ -241,7 +241,7 @@ class HostRows:
         dataset, recipe = self.dataset, self.recipe
         horizon = self.horizon[row] if isinstance(self.horizon, np.ndarray) else self.horizon
         targets = n_step_targets_at(dataset, row, self._episode(row), recipe.discount, horizon)
-        reward = recipe.rewards.of_sum(targets.reward, targets.horizon, recipe.discount)
+        reward = recipe.rewards.treated_sum(targets.reward, targets.horizon, recipe.discount)
         bootstraps = _bootstraps(targets)
         ahead = np.where(bootstraps, row + targets.horizon, row)
         if dataset.next_observations is None:
@@ -282,21 +282,21 @@ def _returns_to_go(dataset: Dataset, recipe: Recipe) -> np.ndarray:
     for episodes, sums in returns_by_block(dataset, recipe.discount):
         ends, lengths = np.cumsum(dataset.lengths[episodes]), dataset.lengths[episodes]
         left = (np.repeat(ends, lengths) - np.arange(len(sums))).astype(np.float64)
-        found.append(recipe.rewards.of_sum(sums, left, recipe.discount).astype(np.float32))
+        found.append(recipe.rewards.treated_sum(sums, left, recipe.discount).astype(np.float32))
     return np.concatenate(found)
 
 
 def _target_columns(dataset: Dataset, recipe: Recipe, rule: TargetRule) -> tuple[TargetColumns, np.ndarray]:
-    """The targets of all rows, and the observations that have to be added for their successors."""
+    """The targets of all rows, and the observations to add for their successors."""
     targets = n_step_targets(dataset, recipe.discount, rule.horizon(dataset.n_steps))
     if rule.outcomes is None:
-        reward = recipe.rewards.of_sum(targets.reward, targets.horizon, recipe.discount)
+        reward = recipe.rewards.treated_sum(targets.reward, targets.horizon, recipe.discount)
     else:
         reward = rule.outcomes(dataset)
     rows = np.arange(dataset.n_steps)
-    last_step = np.maximum(rows + targets.horizon - 1, 0)  # the step whose outcome is the successor
+    last_step = np.maximum(rows + targets.horizon - 1, 0)  # the step that leads to the successor
     unseen, row_after = _successor_rows(dataset)
-    # Where nothing is bootstrapped, or no a' is logged, the row names itself: no look-up ever leaves the episode.
+    # If a target does not bootstrap, or no a' is logged, the row refers to itself. So no look-up leaves the episode.
     bootstraps = _bootstraps(targets)
     next_action = np.where(bootstraps & ~targets.past_end, rows + targets.horizon, rows)
     columns = TargetColumns(
@@ -316,11 +316,11 @@ def _bootstraps(targets: Targets) -> np.ndarray:
 
 
 def _successor_rows(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
-    """The observations to add to the column, and for each row where the state after it is found.
+    """The observations to add to the column, and for each row the place of the state after it.
 
-    Every observation is stored once. A successor that is not the next row's observation (after a timeout, or where
-    `next_observations` say so) gets a row of its own. Rows that end an episode without `next_observations` have no
-    successor, and `n_step_targets` never asks for it.
+    Every observation is stored once. If a successor is not the observation of the next row (after a timeout, or because
+    `next_observations` differs), it is added to the column. Without `next_observations`, the last row of an episode has
+    no successor, and `n_step_targets` never asks for one.
     """
     row_after = np.arange(1, dataset.n_steps + 1)
     if dataset.next_observations is None:

@@ -1,4 +1,4 @@
-"""The borders between the task's units and the networks': normalised observations in, actions in [-1, 1] out."""
+"""Converts between the units of the task and of the networks: normalised observations, and actions in [-1, 1]."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Array = np.ndarray | jax.Array
 
 
 class Scaling(NamedTuple):
-    """Travels with every saved policy: without it the weights mean nothing."""
+    """Every saved policy contains it: the weights are useless without it."""
 
     observation_mean: Array  # (observation_size,)
     observation_std: Array  # (observation_size,)
@@ -32,11 +32,11 @@ class Scaling(NamedTuple):
 
 
 def mean_and_std(blocks: Iterable[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Over the rows of all blocks, in float64; of a single block what NumPy says."""
+    """Over the rows of all blocks, in float64. For a single block, the result of NumPy."""
     count, mean, variance = 0, np.zeros(()), np.zeros(())
     for block in blocks:
         count += len(block)
-        share = len(block) / count  # 1 for the first block, which then is all there is so far
+        share = len(block) / count  # 1 for the first block
         shift = block.mean(axis=0, dtype=np.float64) - mean
         within = (1.0 - share) * variance + share * block.var(axis=0, dtype=np.float64)
         mean, variance = mean + share * shift, within + share * (1.0 - share) * shift**2
@@ -44,7 +44,7 @@ def mean_and_std(blocks: Iterable[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def fit_scaling(dataset: Dataset, normalize_observations: bool = True) -> Scaling:
-    """Mean and standard deviation per dimension; a dimension that never changes is only shifted."""
+    """Mean and standard deviation of each dimension. A dimension that never changes is only shifted."""
     size = dataset.observation_size
     mean, std = np.zeros(size), np.ones(size)
     if normalize_observations:

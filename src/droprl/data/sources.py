@@ -1,6 +1,6 @@
-"""One name for every source of data: a file, a Minari id, or several of them joined with `+`.
+"""Loads data by the name of its source: a file, a folder, a Minari id, or several joined with `+`.
 
-How each format is laid out lives in the module named after it; here is only which one is meant, and how parts join.
+This module recognises the format and joins the parts. The module named after a format knows its layout.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class SourceOptions:
     action_low: float | Sequence[float] | None = None
     """The actions' lower bounds, if the data does not give them: one number, or one for each dimension."""
     action_high: float | Sequence[float] | None = None
-    """The actions' upper bounds, likewise."""
+    """The actions' upper bounds, in the same form."""
 
     def load(self, source: str | os.PathLike[str]) -> Dataset:
         text = os.fspath(source)
@@ -68,8 +68,8 @@ def load_dataset(
 ) -> Dataset:
     """Load and check a dataset: a D4RL file, an `.npz` file, a Minari id, or parts of them joined with `+`.
 
-    Give `env`, `action_low` and `action_high` to overrule what the source says. The source overrules what is known of
-    the task by the dataset's name. `goal` and `goal_radius` make a task of an OGBench file, which has no rewards.
+    `env`, `action_low` and `action_high` overrule the source. The source overrules what droprl knows of the task by the
+    dataset's name. `goal` and `goal_radius` turn an OGBench file, which has no rewards, into a task.
     """
     bounds: dict[str, Any] = {"action_low": action_low, "action_high": action_high}
     return SourceOptions(download=download, env=env, goal=goal, goal_radius=goal_radius, **bounds).load(source)
@@ -112,7 +112,7 @@ def map_dataset(
 
 
 def _with_task(dataset: Dataset) -> Dataset:
-    """With what is known of the task by the dataset's name, where the source did not say."""
+    """Fill in the task's environment and reference returns by the dataset's name, if the source has none."""
     task = find_task(dataset.name)
     if task is None:
         return dataset
@@ -124,9 +124,9 @@ def _with_task(dataset: Dataset) -> Dataset:
 
 
 def join_datasets(parts: Sequence[Dataset]) -> Dataset:
-    """The parts one after the other. No episode crosses from one into the next: what a part leaves open times out.
+    """Join the parts in this order. No episode crosses into the next part: an unfinished one counts as timed out.
 
-    `next_observations` survive only where every part has them.
+    The result has `next_observations` only if every part has them.
     """
     first = parts[0]
     for part in parts:
@@ -155,7 +155,7 @@ def join_datasets(parts: Sequence[Dataset]) -> Dataset:
 
 
 def joined_name(names: Sequence[str]) -> str:
-    """D4RL's name where there is one: `hopper-medium` and `hopper-expert` are `hopper-medium-expert`."""
+    """D4RL's name if there is one: `hopper-medium` and `hopper-expert` make `hopper-medium-expert`."""
     if len(names) == 2:
         medium = re.fullmatch(r"(.*[-/_])medium((?:-v\d+)?)", names[0])
         if medium and names[1] == f"{medium[1]}expert{medium[2]}":
@@ -202,14 +202,14 @@ def _load_one(source: str, options: SourceOptions) -> Dataset:
 def _path(source: str) -> Path:
     try:
         return Path(source).expanduser()
-    except RuntimeError:  # ~nobody: no such user, so no such folder
+    except RuntimeError:  # ~name of an unknown user: no such folder
         return Path(source)
 
 
 def _exists(source: str) -> bool:
     try:
         return _path(source).exists()
-    except (OSError, ValueError):  # a name too long or with a zero byte is no file
+    except (OSError, ValueError):  # the name is too long or has a zero byte
         return False
 
 

@@ -1,7 +1,7 @@
-"""What the data supports: a few hundred of its states, and how far from them its own states lie.
+"""The support of the data: a few hundred of its states, and the distances of its own states to them.
 
-It travels with a run and a saved policy, so that at test time a state can be called "farther from the data than 99 % of
-the data's own states" with no dataset at hand. Observations are normalised here, as the networks see them.
+A run and a saved policy contain it. So without the dataset, one can say at test time that a state is "farther from the
+data than 99 % of the data's own states". Observations are normalised here, as for the networks.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ Array = np.ndarray | jax.Array
 
 PROTOTYPES = 512
 LEVELS = 1001
-SAMPLE = 20_000  # states that are looked at, whatever the data's size
-OWN_STATES = 4_000  # those of them whose distances make the levels
-SMALLEST_VARIANCE = 0.01  # of a direction, against the mean over all: keeps rounding from counting as distance
+SAMPLE = 20_000  # the number of states read, for data of any size
+OWN_STATES = 4_000  # the number of these states whose distances give the levels
+SMALLEST_VARIANCE = 0.01  # of a direction, relative to the mean over all: so rounding does not count as distance
 
 
 class Support(NamedTuple):
-    """Prototypes that cover the data, and the distances of its own states to them."""
+    """Prototypes that cover the data, and the distances of the data's own states to them."""
 
-    basis: Array  # (observation_size, observation_size): normalised observations to decorrelated ones of unit variance
+    basis: Array  # (observation_size, observation_size): makes normalised observations decorrelated, with unit variance
     prototypes: Array  # (P, observation_size), decorrelated
     levels: Array  # (LEVELS,) rising: evenly spaced quantiles of the distances of the data's own states
 
@@ -38,20 +38,20 @@ class Support(NamedTuple):
         return jnp.sqrt(jnp.min(jnp.sum(offsets**2, axis=1)))
 
     def share_nearer(self, distance: Array) -> jax.Array:
-        """The share of the data's own states that lie nearer than this: 0 is amid the data, 1 beyond all of it."""
+        """The share of the data's own states that are nearer than this. 0: inside the data, 1: beyond all of it."""
         nearer = jnp.searchsorted(jnp.asarray(self.levels), jnp.asarray(distance), side="left")
         return nearer / self.levels.shape[0]
 
     def limit(self, share: float) -> float:
-        """The distance that this share of the data's own states do not exceed."""
+        """The distance within which this share of the data's own states lies."""
         return float(self.levels[round(share * (LEVELS - 1))])
 
 
 def fit_support(dataset: Dataset, scaling: Scaling, n_prototypes: int = PROTOTYPES, seed: int = 0) -> Support:
-    """Prototypes by farthest-point choice, and levels from states of other episodes than the nearest prototype's.
+    """Choose prototypes by the farthest-point method, and compute the levels of the distances.
 
-    The states of one episode are close to each other. Without leaving its own episode out, a state of the data would
-    seem nearer than any new episode can come.
+    The distance of a state leaves out the prototypes of its own episode, because the states of one episode are close to
+    each other. With them, a state of the data would seem nearer than a state of a new episode can be.
     """
     rng = np.random.default_rng(seed)
     rows = np.sort(rng.choice(dataset.n_steps, min(SAMPLE, dataset.n_steps), replace=False))
@@ -64,15 +64,19 @@ def fit_support(dataset: Dataset, scaling: Scaling, n_prototypes: int = PROTOTYP
     prototypes = states[chosen]
     own = rng.permutation(len(rows))[:OWN_STATES]
     squares = _squared_distances(states[own], prototypes)
-    origin = episode if len(np.unique(episode[chosen])) > 1 else rows  # of one episode at least not the state itself
+    origin = (
+        episode if len(np.unique(episode[chosen])) > 1 else rows
+    )  # with a single episode, leave out only the state itself
     squares = np.where(origin[own][:, None] == origin[chosen][None], np.inf, squares)
     levels = np.quantile(np.sqrt(np.min(squares, axis=1)), np.linspace(0, 1, LEVELS))
     return Support(*(part.astype(np.float32) for part in (basis, prototypes, levels)))
 
 
 def decorrelation(states: np.ndarray) -> np.ndarray:
-    """The matrix that gives states uncorrelated entries of unit variance. Sensors of one body move together: what each
-    of them allows alone may be far from anything that was ever seen together."""
+    """The matrix that gives states uncorrelated entries of unit variance.
+
+    The sensors of one body move together. Two values that are each common may never have been seen together.
+    """
     variances, directions = np.linalg.eigh(np.atleast_2d(np.cov(states.T, bias=True)))
     typical = float(np.mean(variances)) or 1.0
     scaled: np.ndarray = directions / np.sqrt(np.maximum(variances, 0) + SMALLEST_VARIANCE * typical)
@@ -80,7 +84,7 @@ def decorrelation(states: np.ndarray) -> np.ndarray:
 
 
 def farthest_points(states: np.ndarray, n: int) -> np.ndarray:
-    """Rows chosen one by one, each the farthest from those before it: they cover rare states as well as common ones."""
+    """Choose rows one by one, each the farthest from all before it. They cover rare states as well as common ones."""
     chosen = [0]
     squares = _squared_distances(states, states[:1])[:, 0]
     while len(chosen) < min(n, len(states)):
@@ -90,7 +94,7 @@ def farthest_points(states: np.ndarray, n: int) -> np.ndarray:
 
 
 def support_shapes(observation_size: int, n_prototypes: int) -> Support:
-    """What a file of this size must hold; nothing is allocated."""
+    """The shapes of the arrays in a file. Nothing is allocated."""
     shape: Any = jax.ShapeDtypeStruct
     sizes = (observation_size, observation_size), (n_prototypes, observation_size), (LEVELS,)
     return Support(*(shape(size, np.float32) for size in sizes))

@@ -1,7 +1,7 @@
-"""What is known of a dataset by its name: the environment, D4RL's reference returns, the paper's sub-task sizes.
+"""Facts about a dataset by its name: the environment, D4RL's reference returns, the paper's sub-task sizes.
 
-The facts are in `tasks.json` beside this file; here is only how a name finds them. Names of D4RL (with or without
-version), of D4RL's own files and of Minari all lead to the same task. No data is read here.
+The facts are in `tasks.json` beside this file. This module looks up a name. Names of D4RL (with or without version), of
+D4RL's own files and of Minari all lead to the same task. No data is read here.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from functools import cache
 from importlib import resources
 from typing import TypedDict
 
-SUB_TASKS = 10  # N for any data, unless the paper's table is asked for
+SUB_TASKS = 10  # N for any data, unless the user asks for the paper's table
 EMBEDDING_SIZE = 5  # throughout the paper's table
 # For data that the paper's table does not fit: its own N for several mixed-quality sets.
 UNLISTED_SUB_TASKS = 50
-# The fewest sub-tasks that the table leads to on D4RL's own files: pen-human, 25 demonstrations in fives. With fewer,
-# as when a dataset is a small share of D4RL's, there is next to nothing for the score model f to compare.
+# On D4RL's own files, the table gives at least this many sub-tasks: pen-human has 25 demonstrations, five in each. With
+# fewer (for example if a dataset is a small part of D4RL's), the score model f has almost nothing to compare.
 FEWEST_SUB_TASKS = 5
 
 
@@ -30,21 +30,21 @@ class Task:
     name: str  # D4RL's name without version, e.g. "walker2d-medium-replay"
     env: str  # the Gymnasium id to evaluate in; ids under "droprl/" are made by `environments.simulation.make_env`
     score_range: tuple[float, float]  # D4RL's reference returns: (score 0, score 100)
-    time_limit: int  # steps after which D4RL's clock runs out
-    caveat: str | None = None  # why a score measured in `env` is not quite D4RL's, where that is so
+    time_limit: int  # the number of steps of D4RL's time limit
+    caveat: str | None = None  # why a score measured in `env` is not quite D4RL's, if it is not
 
 
 @dataclass(frozen=True)
 class SubTaskPreset:
     """How to cut a dataset into sub-tasks, and how large each one's embedding is."""
 
-    n_sub_tasks: int  # N; data with fewer than N · M trajectories yields fewer
+    n_sub_tasks: int  # N; data with fewer than N · M trajectories gives fewer
     trajectories_per_sub_task: int  # M
     embedding_size: int  # dim(z)
-    origin: str  # where the numbers come from, for a person to read
+    origin: str  # a sentence about where the numbers come from
 
     def sizes(self, n: int | None, m: int | None, n_episodes: int) -> tuple[int, int]:
-        """N and M. Either may be given; one that is not follows from the other, or else from this preset."""
+        """N and M. If only one is given, the other follows from it. If neither is, both are this preset's."""
         if n is None:
             n = self.n_sub_tasks if m is None else max(1, n_episodes // m)
         if m is None:
@@ -69,7 +69,7 @@ class _Facts(TypedDict):
 def find_task(name: str) -> Task | None:
     """The task that a dataset called `name` belongs to, or None for any other data.
 
-    D4RL's withdrawn `maze2d-*-v0` are other tasks (half the time limit, other reference returns), hence None.
+    D4RL's withdrawn `maze2d-*-v0` are other tasks (half the time limit, other reference returns), so: None.
     """
     known, version, is_minari = _parse(name)
     facts = _facts()
@@ -87,18 +87,18 @@ def find_task(name: str) -> Task | None:
 
 
 def equal_sub_tasks(n_episodes: int) -> SubTaskPreset:
-    """All trajectories (but fewer than N) in N sub-tasks of equal size: nothing is tuned to a dataset."""
+    """N sub-tasks of equal size, not tuned to a dataset. Fewer than N trajectories are left out."""
     n = min(SUB_TASKS, n_episodes)
     return SubTaskPreset(n, n_episodes // n, EMBEDDING_SIZE, f"{n} sub-tasks of equal size")
 
 
 def paper_sub_tasks(name: str, n_episodes: int) -> SubTaskPreset:
-    """The paper's N, M and dim(z), tuned to each dataset, or a default for data that its table does not fit.
+    """The paper's N, M and dim(z), tuned to each dataset. Data that its table does not fit gets a default.
 
-    The table has a column for D4RL's v0 files and, for some tasks, one for v2. `-v0` takes the first; anything else the
-    second where there is one. Minari counts its own versions, so its names take the newer column as well. The default
-    of about 50 sub-tasks is for data that the table does not list, and for data so small that the table's M would
-    leave fewer than five.
+    The table has a column for D4RL's v0 files, and for some tasks one for v2. Names with `-v0` take the first. Other
+    names take the second if there is one. Minari counts its own versions, so its names also take the newer column. The
+    default is about 50 sub-tasks. It is for data that the table does not list, and for data so small that the table's M
+    would give fewer than five sub-tasks.
     """
     known, version, is_minari = _parse(name)
     columns = _facts()["sub_tasks"].get(known)
@@ -117,8 +117,8 @@ def _unlisted(n_episodes: int, reason: str) -> SubTaskPreset:
     return SubTaskPreset(max(1, math.ceil(n_episodes / m)), m, EMBEDDING_SIZE, origin)
 
 
-# Minari's `mujoco/…` datasets were recorded in Gymnasium's v5 tasks; D4RL's came from what is v4 today.
-# Its AntMazes were recorded in Gymnasium's own, which observe a dictionary.
+# Minari's `mujoco/…` datasets were recorded in Gymnasium's v5 tasks, and D4RL's in tasks that are v4 today.
+# Minari's AntMazes were recorded in Gymnasium's own AntMazes, whose observation is a dictionary.
 _MINARI_ENVS = {
     "HalfCheetah-v4": "HalfCheetah-v5",
     "Hopper-v4": "Hopper-v5",
@@ -135,7 +135,7 @@ def _parse(name: str) -> tuple[str, str | None, bool]:
     is_minari = plain.startswith(("d4rl/", "mujoco/"))
     if is_minari:
         plain = plain.split("/", 1)[1].replace("/", "-")
-    plain = plain.rsplit("/", 1)[-1]  # a copy in somebody's own namespace keeps its name
+    plain = plain.rsplit("/", 1)[-1]  # a copy in a user's own namespace has the same name
     plain = _facts()["file_names"].get(plain, plain)
     match = re.fullmatch(r"(.+?)(?:-(v\d+))?", plain)
     return (match[1], match[2], is_minari) if match else (plain, None, is_minari)

@@ -1,7 +1,7 @@
-"""Single steps of the data: how they are drawn, what a batch of them holds, and `prepare`, which makes both.
+"""Single steps of the data: the draw, the batch, and `prepare`, which makes a dataset ready for both.
 
-Where the data is cut into sub-tasks, a sub-task is drawn uniformly, then a step inside it (Algorithm 1). Where it is
-not, every step is as likely as any other.
+If the data is cut into sub-tasks, a sub-task is drawn uniformly, then a step inside it (Algorithm 1). If not, steps are
+drawn uniformly.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ PROBE_STARTS = 16
 
 
 class Batch(NamedTuple):
-    """Steps of the data; a loss is written for one of them and `vmap`ped."""
+    """Steps of the data. A loss is written for one step and `vmap`ped."""
 
     observation: Array  # s
     action: Array  # a
-    sub_task: Any  # n; None where the data is not cut into sub-tasks
-    reward: Array  # R, summed over the steps to the successor and treated as `Rewards` says
-    discount: Array  # γ to the power of those steps, 0 after a terminal
+    sub_task: Any  # n; None if the data is not cut into sub-tasks
+    reward: Array  # R: the rewards, treated by `Rewards` and summed over the steps to the successor
+    discount: Array  # γ to the power of the number of these steps, 0 after a terminal
     next_observation: Array  # s'
     next_action: Array  # a'
-    next_action_known: Array | None  # False after a timeout: a' is not logged there. None: it is wherever it is needed
-    has_target: Array  # 1.0, or 0.0 where the data shows no successor: cloned, but no TD transition
+    next_action_known: Array | None  # False after a timeout: no a' is logged there. None: known wherever needed
+    has_target: Array  # 1.0, or 0.0 if the data shows no successor: a step to clone, but without a target
 
 
 class Places(NamedTuple):
-    """Steps that were drawn, by their place."""
+    """The places of drawn steps."""
 
     step: Column  # counted inside the sub-task; without sub-tasks, the place itself
     sub_task: Column | None = None
 
 
 class Sampler(Protocol):
-    """Whatever batches are drawn from: of steps (`Batch`), or of what else the algorithm's `update` takes.
+    """Draws batches for an algorithm's `update`: of steps (`Batch`), or of something else.
 
-    `draw` says which steps, and `gather` reads them. The two are apart because the host reads data on the disk.
+    `draw` chooses steps, and `gather` reads them. These are two methods because the host reads data on the disk.
     """
 
     def draw(self, key: jax.Array, size: int) -> Places: ...
@@ -61,10 +61,10 @@ class Sampler(Protocol):
 
 
 class Groups(NamedTuple):
-    """The sub-tasks among the rows that are drawn from, one after another."""
+    """The sub-tasks among the rows to draw from. They follow each other without gaps."""
 
-    begin: Column  # (N,) the place where each sub-task begins
-    size: Column  # (N,) its number of steps
+    begin: Column  # (N,) the place at which each sub-task begins
+    size: Column  # (N,) the number of steps of each sub-task
 
 
 class Transitions(NamedTuple):
@@ -95,25 +95,25 @@ class Transitions(NamedTuple):
         return self.gather(self.draw(key, size))
 
     def over(self, rows: Rows) -> Transitions:
-        """The same layout over all of other rows, whose sub-tasks are told with their places."""
+        """The same layout over other rows. Their places carry the sub-task."""
         return Transitions(rows)
 
 
 class Strata(NamedTuple):
-    """Equally many steps of every sub-task, and what each sub-task earned."""
+    """The same number of steps of every sub-task, and the return of each sub-task."""
 
     steps: Batch  # every field is (N, steps, …)
     returns: Array  # (N,) mean returns, with zero mean and unit variance over the sub-tasks
 
 
 class Stratified(NamedTuple):
-    """Draws from all sub-tasks evenly: for networks that each learn from one sub-task, trained side by side."""
+    """Draws evenly from all sub-tasks. Each of N networks learns from one sub-task, and they are trained together."""
 
     transitions: Transitions
     returns: Array  # (N,)
 
     def draw(self, key: jax.Array, size: int) -> Places:
-        """`size` steps divided by the N sub-tasks, rounded down, and at least one of each."""
+        """`size` / N steps of each sub-task, rounded down, but at least one."""
         assert self.transitions.groups is not None, "strata need sub-tasks"
         n, sizes = self.returns.shape[0], jnp.asarray(self.transitions.groups.size)
         sub_task = jnp.broadcast_to(jnp.arange(n, dtype=jnp.int32)[:, None], (n, max(1, size // n)))
@@ -127,27 +127,27 @@ class Stratified(NamedTuple):
 
 
 class Probe(NamedTuple):
-    """A fixed look at the data for the diagnostics: the same steps at every diagnosis of a run."""
+    """The steps for the diagnostics: the same at every diagnosis of a run."""
 
     batch: Batch  # with Monte-Carlo targets, to the end of the episode
     starts: Array  # (S, observation_size) initial states s₀
-    sub_task_returns: Any  # (N,) the mean return of each sub-task's trajectories; None where there are none
+    sub_task_returns: Any  # (N,) the mean return of each sub-task's trajectories; None if there are no sub-tasks
 
 
 @dataclass(frozen=True)
 class Spec:
-    """The sizes that a network must know of the data."""
+    """The sizes of the data that a network must know."""
 
     observation_size: int
     action_size: int
     n_sub_tasks: int | None = None
 
     def to_json(self) -> dict[str, int]:
-        """Nothing is said of sub-tasks where there are none."""
+        """Without sub-tasks, the key `n_sub_tasks` is missing."""
         return {name: size for name, size in asdict(self).items() if size is not None}
 
     def required_sub_tasks(self) -> int:
-        """N, for an algorithm that cannot do without."""
+        """N, for an algorithm that needs sub-tasks."""
         if self.n_sub_tasks is None:
             raise DropError("the data is not cut into sub-tasks: call prepare(dataset) first")
         return self.n_sub_tasks
@@ -161,9 +161,9 @@ class Prepared(Generic[S]):
     """A dataset made ready for one algorithm."""
 
     spec: Spec
-    recipe: Recipe  # by which other steps become the same kind of rows
+    recipe: Recipe  # makes the same kind of rows of other steps
     transitions: S
-    probe: Any  # what `diagnose` looks at: a `Probe`, unless the algorithm does not learn from single steps
+    probe: Any  # the input of `diagnose`: a `Probe`, if the algorithm learns from single steps
     sub_tasks: SubTasks | None = None
 
     @property
@@ -172,7 +172,7 @@ class Prepared(Generic[S]):
 
     @property
     def reward_scale(self) -> float:
-        """What rewards are divided by."""
+        """Rewards are divided by this."""
         return self.recipe.rewards.scale
 
 
@@ -191,9 +191,8 @@ def prepare(
     """Scales, successors and n-step targets of the data's single steps.
 
     For data in memory, all of this is computed here, once. For data on the disk, it is computed for every batch.
-    Steps are drawn from the sub-tasks, or from these `episodes`, or from all. `rewards` are those of `Rewards()` unless
-    said otherwise. `outcomes` gives a number for each step, which takes the place of its reward: what a policy is
-    conditioned on, and not a target.
+    Steps are drawn from the sub-tasks, or from these `episodes`, or from all. The default of `rewards` is `Rewards()`.
+    `outcomes` gives a number for each step, which replaces its reward: an input of the policy, not a target.
     """
     treatment = (rewards or Rewards()).treatment(dataset, discount)
     rule = TargetRule(td_steps, td_lambda, outcomes)
@@ -204,7 +203,9 @@ def prepare(
         sizes = np.array([dataset.lengths[part].sum() for part in sub_tasks], np.int32)
         groups = Groups(np.concatenate([[0], np.cumsum(sizes)[:-1]]), sizes)
     to_the_end = replace(recipe, targets=TargetRule(None, None, outcomes))
-    monte_carlo = Transitions(host_rows(dataset, to_the_end, drawn_from), groups)  # for a few steps: looked up
+    monte_carlo = Transitions(
+        host_rows(dataset, to_the_end, drawn_from), groups
+    )  # read from the host, because they are few
     if groups is not None and not dataset.on_disk:
         groups = Groups(*(jnp.asarray(column, jnp.int32) for column in groups))
     return Prepared(

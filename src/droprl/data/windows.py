@@ -1,7 +1,7 @@
-"""Windows of the data: rows around one row, before it and after it, and never of another episode.
+"""Windows of the data: the rows before and after one row, never of another episode.
 
-A method that looks back (dt) takes the rows up to the one drawn. A method that plans ahead takes the rows from it on.
-What is missing in front of an episode's first row or behind its last is padding, and `valid` says so.
+A method that looks back (dt) takes the rows up to the drawn row. A method that plans ahead takes the rows from it on.
+Before the first row of an episode and after its last there is padding. `valid` is false there.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ PROBE_WINDOWS = 256
 
 
 class Window(NamedTuple):
-    """K steps in their order; in a batch, every field has the window as its first axis."""
+    """K steps in their order. In a batch, the first axis of every field is the window."""
 
-    returns_to_go: Array  # (K,) what the episode earned from each step on, discounted and treated
+    returns_to_go: Array  # (K,) the discounted sum of treated rewards from each step to the end of the episode
     observations: Array  # (K, observation_size)
     actions: Array  # (K, action_size)
-    steps: Array  # (K,) the episode's clock: 0 at its first step
-    valid: Array  # (K,) False outside the episode: the other fields mean nothing there
+    steps: Array  # (K,) the number of the step in its episode, from 0
+    valid: Array  # (K,) False outside the episode: ignore the other fields there
 
 
 class Windows(NamedTuple):
@@ -50,7 +50,7 @@ class Windows(NamedTuple):
         row = self.rows.at(places.step)
         first, last = (border[..., None] for border in self.rows.episode(row))
         rows = row[..., None] + self.offsets
-        inside = rows.clip(first, last)  # padding shows the episode's own first or last row, never another episode's
+        inside = rows.clip(first, last)  # padding repeats the first or last row of the same episode
         return Window(
             returns_to_go=self.rows.return_to_go(inside),
             observations=self.rows.observation(inside),
@@ -78,17 +78,17 @@ def prepare_windows(
 ) -> Prepared[Windows]:
     """Windows of `back` rows before each row, the row itself, and `ahead` rows after it.
 
-    `rewards` is what `Rewards(…).treatment(dataset, discount)` says, or what an algorithm keeps in its settings because
-    its policy needs it too; rewards stay as they are unless it is given.
+    `rewards` comes from `Rewards(…).treatment(dataset, discount)`, or from the settings of an algorithm whose policy
+    needs it too. Without it, rewards are unchanged.
     """
     scaling = fit_scaling(dataset, normalize_observations)
     recipe = Recipe(scaling, rewards or Treatment(), discount, episodes=True)
     offsets = np.arange(-back, ahead + 1, dtype=np.int32)
     windows = Windows(rows_of(dataset, recipe), offsets if dataset.on_disk else jnp.asarray(offsets))
-    looked_at = np.random.default_rng(0).integers(0, dataset.n_steps, PROBE_WINDOWS).astype(np.int32)
+    probed_rows = np.random.default_rng(0).integers(0, dataset.n_steps, PROBE_WINDOWS).astype(np.int32)
     return Prepared(
         spec=Spec(dataset.observation_size, dataset.action_size),
         recipe=recipe,
         transitions=windows,
-        probe=jax.tree.map(jnp.asarray, windows.gather(Places(looked_at))),
+        probe=jax.tree.map(jnp.asarray, windows.gather(Places(probed_rows))),
     )

@@ -1,6 +1,6 @@
-"""Online fine-tuning: a trained run goes on in its task, within a budget of environment steps."""
+"""Online fine-tuning: improve a trained run in its task, within a budget of environment steps."""
 
-from droprl.finetuning.finetune import Level, finetune
 from droprl.finetuning.result import FineTuning
+from droprl.finetuning.tuning import Level, finetune
 
 __all__ = ["FineTuning", "Level", "finetune"]

@@ -1,7 +1,8 @@
-"""The budget of one seed and the episodes it was spent on: a line for each, written as soon as the episode is over.
+"""The budget of one seed, and a file with one line for each episode, written as soon as the episode is over.
 
-An episode begins only if its longest possible course still fits; where a task has no clock, it is cut where the budget
-ends. The steps of a cut episode count, its return does not. What a kill interrupts is played again, and counts once.
+An episode begins only if the longest possible episode still fits into the budget. If a task has no time limit, the end
+of the budget cuts the episode. The steps of a cut episode count, but its return does not. If a kill interrupts an
+episode, it is played again and counts once.
 """
 
 from __future__ import annotations
@@ -26,33 +27,33 @@ class Played:
     """One episode."""
 
     step: int  # the checkpoint that acted
-    ascent_steps: int | None  # k; None where nothing is inferred
+    ascent_steps: int | None  # k; None if the algorithm infers nothing
     env_seed: int
     episode_return: float
     length: int
     whole: bool  # False: cut by the end of the budget
-    sha256: str | None = None  # of the file with its steps, where they are kept
+    sha256: str | None = None  # of the file with its steps, if there is one
 
 
-def played(
+def ledger_entry(
     trajectory: Trajectory, step: int, ascent_steps: int | None, env_seed: int, sha256: str | None = None
 ) -> Played:
-    """What the ledger notes of an episode."""
+    """The line of the ledger for one episode."""
     earned = trajectory.episode_return
     if not np.isfinite(earned):
-        raise DropError("the task paid a return that is not a number: check --env")
+        raise DropError("the return of an episode is NaN or infinite: check the rewards of --env")
     return Played(step, ascent_steps, env_seed, earned, len(trajectory.rewards), bool(trajectory.whole), sha256)
 
 
 class Ledger:
-    """What one seed has played of its budget."""
+    """The episodes that one seed has played, and what is left of its budget."""
 
     def __init__(self, path: Path, budget: int, longest: int | None) -> None:
         self.budget, self._path, self._longest = budget, path, longest
-        # An episode that was left out would be paid for twice: a damaged line ends it all.
+        # A damaged line is an error. If the ledger skipped it, the budget would pay twice for its episode.
         remedy = f"restore the file, or remove the folder {path.parent} to begin anew"
         self.played = read_lines(path, _entry, remedy)
-        # A line that a kill has torn goes, so that the next one does not continue it.
+        # A kill may have left half a line at the end. Remove it, or the next line would be appended to it.
         write_bytes(path, "".join(_line(entry) for entry in self.played).encode())
 
     @property
@@ -64,7 +65,7 @@ class Ledger:
         return self.budget - self.spent
 
     def fits(self, episodes: int = 1) -> bool:
-        """Whether so many more episodes may be begun."""
+        """Whether the budget pays for this many more episodes."""
         return self.left >= episodes * (self._longest or 1)
 
     def add(self, entry: Played) -> None:
@@ -92,7 +93,7 @@ def _check(content: dict[str, Any]) -> str:
 
 
 def _entry(line: str) -> Played:
-    """What `_line` made, if it is still that; of older ledgers' lines, which have no checksum, as it is."""
+    """The reverse of `_line`. A line of an old ledger has no checksum: it is read unchecked."""
     content = json.loads(line)
     check = content.pop("check", None) if isinstance(content, dict) else None
     if check is not None and check != _check(content):

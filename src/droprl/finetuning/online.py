@@ -1,8 +1,8 @@
-"""The policy level: training goes on by the algorithm's own update, as its policy plays.
+"""The policy level: the policy plays, and the algorithm's own update continues its training.
 
-After every episode come `updates_per_step` updates for each of its steps. Episodes are on the disk before anything is
-learned from them. Randomness comes from the seed, the number of the episode and the number of the update alone. So a
-fine-tuning that was interrupted goes on to the same result.
+After each episode, training makes `updates_per_step` updates for each step of the episode. An episode is on the disk
+before the policy learns from it. All randomness comes from the seed, the number of the episode and the number of the
+update. So an interrupted fine-tuning reaches the same result.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from droprl.data.transitions import Prepared
 from droprl.errors import DropError
 from droprl.files.seals import digest
 from droprl.files.storage import arrays_from_bytes, arrays_to_bytes, read_bytes, remove_partial, write_bytes
-from droprl.finetuning.ledger import Ledger, Played, played
+from droprl.finetuning.ledger import Ledger, Played, ledger_entry
 from droprl.finetuning.replay import replay
 from droprl.rollout import Trajectory
 from droprl.train.checkpoints import list_checkpoints, save_checkpoint
 from droprl.train.loop import means_of, updates
 
-ONLINE_SEED = 2_000_000  # environments' seeds for learning begin here
-SAVE_SECONDS = 60.0  # what a kill may cost of the updates
+ONLINE_SEED = 2_000_000  # the environment's seeds for online training begin here
+SAVE_SECONDS = 60.0  # a kill loses at most the updates of this many seconds
 
 
 class Start(NamedTuple):
-    """Where a seed's training goes on from."""
+    """What the online training of a seed begins with."""
 
     step: int  # the checkpoint
-    ascent_steps: int | None  # k with which it plays; None where nothing is inferred
+    ascent_steps: int | None  # k; None if the algorithm infers nothing
     state: State
 
 
-Play = Callable[[State, int, int], Trajectory]  # the state, the environment's seed, the most steps
+PlayState = Callable[[State, int, int], Trajectory]  # the state, the environment's seed, the largest number of steps
 
 
 class OnlineTrainer:
-    """Trains one seed after another on one dataset; they share the compiled program."""
+    """Trains one seed after another on one dataset. All seeds share one compiled program."""
 
     def __init__(self, algorithm: Algorithm, prepared: Prepared, online_share: float, updates_per_step: float) -> None:
         self._prepared = prepared
@@ -58,13 +58,15 @@ class OnlineTrainer:
         ledger: Ledger,
         seed: int,
         start: Start,
-        play: Play,
+        play: PlayState,
         on_episode: Callable[[dict[str, float]], None],
     ) -> tuple[int, State]:
-        """Spend the budget; the number of updates since the run's first, and the state after them."""
+        """Spend the budget. The answer: the number of updates since the run began, and the state after them."""
         learned, state = self._resumed(folder, start)
         if learned > len(ledger.played):
-            raise DropError(f"{folder}.jsonl: lacks episodes that were learned from: remove the level's folder")
+            raise DropError(
+                f"{folder}.jsonl: lacks episodes that the saved state has learned from: remove the level's folder"
+            )
         trajectories = [self._read(folder, number, entry) for number, entry in enumerate(ledger.played[:learned])]
         last_save = time.monotonic()
         while (trajectory := self._next(folder, trajectories, start, state, ledger, play)) is not None:
@@ -90,7 +92,7 @@ class OnlineTrainer:
         return int(self._updates_per_step * sum(len(t.rewards) for t in trajectories))
 
     def _resumed(self, folder: Path, start: Start) -> tuple[int, State]:
-        """How many episodes were learned from when the state was last saved, and that state."""
+        """The last saved state, and the number of episodes that it has learned from."""
         remove_partial(folder / "state")
         checkpoints = list_checkpoints(folder / "state")
         if not checkpoints:
@@ -98,9 +100,9 @@ class OnlineTrainer:
         return checkpoints[-1].step, checkpoints[-1].load(jax.eval_shape(lambda: start.state))
 
     def _next(
-        self, folder: Path, before: list[Trajectory], start: Start, state: State, ledger: Ledger, play: Play
+        self, folder: Path, before: list[Trajectory], start: Start, state: State, ledger: Ledger, play: PlayState
     ) -> Trajectory | None:
-        """The next whole episode: from the disk if it was played before an interruption, or else from the task."""
+        """The next whole episode: from the disk if it was played before an interruption, otherwise from the task."""
         number = len(before)
         if number < len(ledger.played):
             trajectory = self._read(folder, number, ledger.played[number])
@@ -112,7 +114,7 @@ class OnlineTrainer:
         content = arrays_to_bytes(trajectory)
         write_bytes(_file(folder, number), content)
         step = start.step + self._n_updates(before)
-        ledger.add(played(trajectory, step, start.ascent_steps, seed, digest(content)))
+        ledger.add(ledger_entry(trajectory, step, start.ascent_steps, seed, digest(content)))
         return trajectory if trajectory.whole else None
 
     def _read(self, folder: Path, number: int, entry: Played) -> Trajectory:
@@ -134,11 +136,11 @@ class OnlineTrainer:
 
 
 def _refuse_nan(folder: Path, episodes: int, tree: Any) -> None:
-    """A loss is measured before its update: the weights after the last one are looked at too, before they act."""
+    """A loss is measured before its update. So check the weights after the last update too, before they act."""
     if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(jax.device_get(tree))):
         raise DropError(
-            f"{folder}: training has diverged at episode {episodes} (not a number); the run and what was saved before "
-            "are kept: remove the level's folder and use fewer --updates-per-step"
+            f"{folder}: training has diverged at episode {episodes} (NaN or infinity); the run and earlier saves are "
+            "unchanged: remove the level's folder and use fewer --updates-per-step"
         )
 
 

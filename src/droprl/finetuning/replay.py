@@ -1,8 +1,9 @@
-"""Replay of old and new: every batch holds a fixed share of played steps, the rest is drawn from the run's dataset.
+"""Replay: a fixed share of every batch is played steps, and the rest comes from the run's dataset.
 
-Where the data is cut into sub-tasks, a played step is labelled with the sub-task whose embedding acted, because
-f(s, a, z) is the value of behaving as z: what z really earned corrects f where the data flattered it. (By their return,
-a failure of a promising z would count against another z, and β would learn the failure under it.)
+If the data is cut into sub-tasks, the label of a played step is the sub-task whose embedding acted. The reason:
+f(s, a, z) is the value of behaving as z. If the data made z look too good, the rewards that z really earned correct f.
+A label by the return would be wrong: if a promising z failed, the failure would count against another z, and β would
+learn the failure for that other z.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ LEAST_ROWS = 4096
 
 
 class Replay(eqx.Module):
-    """What online training draws its batches from."""
+    """Online training draws its batches from this."""
 
     logged: Transitions | Windows
-    played: Transitions | Windows  # its columns are padded: rows from `n_places` on mean nothing
-    sub_tasks: Array | None  # (rows,) the label of each played row; None where there are no sub-tasks
+    played: Transitions | Windows  # its columns are padded: ignore the rows from `n_places` on
+    sub_tasks: Array | None  # (rows,) the label of each played row; None if there are no sub-tasks
     online_share: float = eqx.field(static=True)
 
     def sample(self, key: Array, size: int) -> Any:
-        """`online_share` of the batch are played steps, each as likely as any other."""
+        """A batch. The share `online_share` of it is played steps, drawn uniformly."""
         logged_key, played_key = jax.random.split(key)
         n = round(self.online_share * size)
         row = jax.random.randint(played_key, (n,), 0, self.played.rows.n_places)
@@ -44,18 +45,18 @@ class Replay(eqx.Module):
 
 
 def replay(prepared: Prepared, trajectories: Sequence[Trajectory], online_share: float) -> Replay:
-    """What was played becomes rows by the recipe of the run: the same targets, units and scales."""
+    """Make rows of the played episodes by the run's recipe: with the same targets, units and scales."""
     logged, scaling = prepared.transitions, prepared.scaling
     dataset = played_dataset(trajectories, np.asarray(scaling.action_low), np.asarray(scaling.action_high))
     rows: DeviceRows = jax.tree.map(_padded, device_rows(dataset, prepared.recipe))
     labels = None
     if prepared.sub_tasks is not None:
         labels = _padded(np.concatenate([trajectory.sub_tasks for trajectory in trajectories]))
-    return Replay(logged._replace(rows=_says_what_is_known(logged.rows)), logged.over(rows), labels, online_share)
+    return Replay(logged._replace(rows=_with_known_actions(logged.rows)), logged.over(rows), labels, online_share)
 
 
 def played_dataset(trajectories: Sequence[Trajectory], action_low: np.ndarray, action_high: np.ndarray) -> Dataset:
-    """Whole episodes one after another, in the form of logged ones."""
+    """The played episodes, one after another, as a dataset."""
     ends = np.cumsum([len(trajectory.rewards) for trajectory in trajectories]) - 1
     terminals = np.zeros(ends[-1] + 1, bool)
     terminals[ends] = [bool(trajectory.terminated) for trajectory in trajectories]
@@ -74,8 +75,11 @@ def played_dataset(trajectories: Sequence[Trajectory], action_low: np.ndarray, a
     )
 
 
-def _says_what_is_known(rows: DeviceRows) -> DeviceRows:
-    """Logged rows may leave unsaid that every a' is known. Played ones say it: a timeout shows no a'."""
+def _with_known_actions(rows: DeviceRows) -> DeviceRows:
+    """Add the column `next_action_known` to logged rows that omit it because every a' is known.
+
+    Played rows always have it: at a timeout, a' is unknown.
+    """
     targets = rows.targets
     if targets is None or targets.next_action_known is not None:
         return rows
@@ -84,7 +88,7 @@ def _says_what_is_known(rows: DeviceRows) -> DeviceRows:
 
 
 def _padded(column: np.ndarray | Array) -> Array:
-    """To a power of two: as the data grows, a program is compiled a few times and not with every episode."""
+    """Pad to a power of two. So growing data compiles a program a few times, not after every episode."""
     if not column.ndim:
         return jnp.asarray(column)
     rows = max(LEAST_ROWS, 1 << (len(column) - 1).bit_length())

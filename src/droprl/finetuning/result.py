@@ -1,4 +1,4 @@
-"""What fine-tuning came to: `initial → fine-tuned`, and the optimistic number beside it."""
+"""The result of fine-tuning: `initial → fine-tuned`, and the optimistic return of the search."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from droprl.evaluation.evaluation import CheckpointEpisodes
 
 @dataclass(frozen=True)
 class TunedSeed:
-    """One seed. `initial` and `tuned` played the same episodes, none of which the choice had seen."""
+    """One seed. `initial` and `tuned` played the same episodes. The search saw none of them."""
 
     step: int
     """The checkpoint; at the policy level, the number of updates since the run began."""
     ascent_steps: int | None
     """k, the chosen number of ascent steps."""
     steps_played: int
-    """Environment steps, from the budget."""
+    """Environment steps paid by the budget."""
     episodes_played: int
-    """Episodes, from the budget."""
+    """Episodes paid by the budget."""
     chosen_for: float | None
-    """What it earned in the search, in the result's unit: optimistic."""
+    """What the chosen variant earned in the search, in the result's unit: optimistic."""
     initial: CheckpointEpisodes
-    """The run's last checkpoint, with k as it was trained or given."""
+    """The run's last checkpoint, with the k of its training or the k given."""
     tuned: CheckpointEpisodes
     """After fine-tuning."""
 
@@ -39,41 +39,41 @@ class FineTuning:
     level: str
     """checkpoint, embedding or policy."""
     budget: int
-    """Environment steps, for each seed."""
+    """Environment steps for each seed."""
     algorithm: str
     """The algorithm's name."""
     adaptation: dict[str, Any] | None
-    """The settings of inference."""
+    """The settings of inference. None: the algorithm infers nothing."""
     dataset: str
     """The dataset's name."""
     env: str
     """The task that was played."""
     unit: str
-    """What the values are: D4RL-normalised scores, or returns."""
+    """The unit of the values: D4RL-normalised score, or return."""
     caveat: str | None
     """Why scores in `env` are not quite D4RL's, if they are not."""
     seeds: list[TunedSeed]
-    """What became of each seed."""
+    """The result of each seed."""
 
     @property
     def initial(self) -> float:
-        """The mean over seeds and episodes before fine-tuning."""
+        """The mean over seeds and episodes, before fine-tuning."""
         return float(np.mean([v for s in self.seeds for v in s.initial.values]))
 
     @property
     def tuned(self) -> float:
-        """The same after it, on episodes that fine-tuning has not seen."""
+        """The mean over seeds and episodes, after fine-tuning. Fine-tuning has not seen these episodes."""
         return float(np.mean([v for s in self.seeds for v in s.tuned.values]))
 
     @property
     def chosen_for(self) -> float | None:
-        """The mean of what the chosen candidates earned in the search: optimistic. None: nothing was chosen."""
+        """The mean of what the chosen variants earned in the search: optimistic. None: nothing was chosen."""
         found = [s.chosen_for for s in self.seeds if s.chosen_for is not None]
         return float(np.mean(found)) if found else None
 
     @property
     def evaluation_steps(self) -> int:
-        """Environment steps that measured `initial` and `tuned`; no part of the budget."""
+        """Environment steps that measured `initial` and `tuned`. The budget does not pay them."""
         return sum(sum(s.initial.lengths) + sum(s.tuned.lengths) for s in self.seeds)
 
     def to_json(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Training: one loop for every algorithm, and the run directory it leaves."""
+"""Training: one loop for every algorithm, and the run directory that it writes."""
 
 from droprl.train.run import Run
 from droprl.train.training import Interrupted, default_out, fit

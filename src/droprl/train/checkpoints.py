@@ -1,4 +1,4 @@
-"""Checkpoints of a run: `checkpoints/<step>/`, the last few kept, none ever read unless it is whole."""
+"""Checkpoints of a run: `checkpoints/<step>/`. Only the last few stay, and only complete ones are read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STATE_FILE, HEADER_FILE = "state.safetensors", "checkpoint.json"
 class Checkpoint:
     step: int
     path: Path
-    scheduled: bool  # False for the one that an interruption left between two of the schedule
+    scheduled: bool  # False: an interruption saved it, not the schedule
     sha256: str  # of its state file
     unlogged: dict[str, Any] | None = None  # the metrics since the last line of the log
 
@@ -39,7 +39,7 @@ def save_checkpoint(
 
 
 def list_checkpoints(folder: Path) -> list[Checkpoint]:
-    """All whole checkpoints, oldest first."""
+    """All complete checkpoints, the oldest first."""
     if not folder.is_dir():
         return []
     found = []
@@ -51,7 +51,7 @@ def list_checkpoints(folder: Path) -> list[Checkpoint]:
             step, scheduled, sha256 = int(header["step"]), bool(header["scheduled"]), str(header["sha256"])
             found.append(Checkpoint(step, path, scheduled, sha256, header.get("unlogged")))
         except (DropError, KeyError, TypeError, ValueError) as error:
-            if not path.exists():  # another process has just trained past it
+            if not path.exists():  # another process has just removed it
                 continue
             if isinstance(error, DropError) and (path / HEADER_FILE).exists():
                 raise
@@ -60,16 +60,16 @@ def list_checkpoints(folder: Path) -> list[Checkpoint]:
 
 
 def _remedy(path: Path) -> str:
-    """Nothing else is lost with a checkpoint: what came after one that is gone is trained again, to the same bytes."""
+    """To remove a checkpoint is safe: training makes its updates again, with the same bytes."""
     return f"restore the file, or remove the folder {path} and run the same command again"
 
 
 def _prune(folder: Path) -> None:
-    """Keep the last KEEP of the schedule; what an interruption left goes as soon as training has passed it."""
+    """Keep the last KEEP scheduled checkpoints and the newest. Remove the others."""
     checkpoints = list_checkpoints(folder)
     newest = checkpoints[-1].step
     scheduled = [c for c in checkpoints if c.scheduled]
-    kept = {c.step for c in scheduled[-KEEP:]} | {newest}
+    to_keep = {c.step for c in scheduled[-KEEP:]} | {newest}
     for checkpoint in checkpoints:
-        if checkpoint.step not in kept:
+        if checkpoint.step not in to_keep:
             remove_folder(checkpoint.path)

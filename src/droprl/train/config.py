@@ -1,4 +1,4 @@
-"""What a run is: everything needed to repeat it, as frozen dataclasses that go to JSON and come back."""
+"""The config of a run: everything needed to repeat it, as frozen dataclasses that are saved as JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Which data a run learns from, and where its policy is to be judged."""
+    """The data that a run learns from, and the task that its policy is evaluated in."""
 
     source: str
     name: str

@@ -1,7 +1,7 @@
 """Training from data on the disk: batches are gathered on the host, some updates ahead, while the device trains.
 
-Every update draws what it would draw from a table in memory. Updates are numbered in chunks, and a chunk's batches
-follow from the seeds and the chunk's number alone: a resumed run is bit-identical here too.
+Every update gets the same batch as with data in memory. Updates come in numbered chunks. The batches of a chunk depend
+only on the seeds and on the number of the chunk. So a resumed run is bit-identical here too.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from droprl.compiler import on_accelerator
 from droprl.data.transitions import Prepared
 from droprl.train.loop import Loop, keys_of_update, over_seeds, updates_of_chunk
 
-CHUNK_BYTES = 16 * 2**20  # what the batches of one chunk may take
+CHUNK_BYTES = 16 * 2**20  # the memory limit of the batches of one chunk
 CHUNK_UPDATES = 64
-WORKERS = 8  # threads that gather, each its own chunk, beside an accelerator; beside training on the CPU there is one
+WORKERS = 8  # threads, each of which gathers one chunk. With training on the CPU there is only one
 
-Batches = Any  # of all seeds and of the updates of a chunk: every leaf is (seeds, updates, …)
+Batches = Any  # the batches of one chunk for all seeds: every leaf is (seeds, updates, …)
 
 
 class DiskLoop(Loop):
@@ -46,14 +46,14 @@ class DiskLoop(Loop):
             now = min(end, (number + 1) * size) - first
             arguments = jnp.int32(number * size), jnp.int32(first), jnp.int32(now), self._total
             states, new = self._run_chunk(states, self._seeds, self.chunks.get(number), *arguments)
-            jax.block_until_ready(sums)  # of the chunk before: this one follows at once, and no more are on the device
+            jax.block_until_ready(sums)  # wait for the previous chunk, so that at most two are on the device
             sums = new if sums is None else jax.tree.map(jnp.add, sums, new)
             first += now
         return states, jax.device_get(sums)
 
 
 class Chunks:
-    """The chunk that is asked for, with those after it on their way."""
+    """Gives the chunk that is asked for, and gathers the next chunks in advance."""
 
     def __init__(self, algorithm: Algorithm, prepared: Prepared, seeds: Sequence[int]) -> None:
         self._sampler = prepared.transitions
@@ -94,7 +94,7 @@ class Chunks:
 
 
 def _host() -> jax.Device:
-    """Where batches are drawn: beside the accelerator, unless JAX was told to know of nothing else."""
+    """The device that draws batches: the CPU. If JAX may not use the CPU, the accelerator."""
     try:
         return jax.devices("cpu")[0]
     except RuntimeError:

@@ -1,8 +1,9 @@
 """The one training loop: data on the device, updates in one compiled loop, all seeds at once.
 
-Randomness comes from the seed and the number of the update alone. So a resumed run is bit-identical to one that never
-stopped, however the updates were cut into calls, and a seed does not notice which others run beside it: to the bit on
-a CPU, where the seeds take turns in one program, and up to the rounding of batched products on an accelerator.
+All randomness comes from the seed and the number of the update. So a resumed run is bit-identical to one that never
+stopped, for any division of the updates into calls. The result of a seed does not depend on the other seeds. On a CPU,
+where the seeds take turns in one program, this holds to the bit. On an accelerator, it holds up to the rounding of
+batched products.
 """
 
 from __future__ import annotations
@@ -23,21 +24,21 @@ from droprl.compiler import TRAINING, on_accelerator, on_gpu
 from droprl.data.transitions import Prepared, Sampler, Spec
 
 INIT, UPDATE = 0, 1  # the streams of random numbers of a seed
-AHEAD = 32  # updates whose batches are drawn at once
+AHEAD = 32  # the number of updates whose batches are drawn at once
 
 
-@partial(jax.jit, static_argnums=(0, 1))  # one program, traced once and kept in the cache of compiled ones
+@partial(jax.jit, static_argnums=(0, 1))  # one program, traced once and kept in the compilation cache
 def init_seed(algorithm: Algorithm, spec: Spec, seed: Array, total: Array) -> State:
     return algorithm.init(_stream(seed, INIT), spec, Clock.at(0, total))
 
 
-@partial(jax.jit, static_argnums=0, inline=True)  # traced once, though loops ask for its shapes first
+@partial(jax.jit, static_argnums=0, inline=True)  # traced once, although loops also ask for its shapes
 def update(algorithm: Algorithm, state: State, batch: Any, key: Array, clock: Clock) -> tuple[State, Logged]:
     return algorithm.update(state, batch, key, clock)
 
 
 def keys_of_update(seed: Array, i: Array) -> tuple[Array, Array]:
-    """What update number `i` of a seed draws its batch by, and what the update itself draws by."""
+    """The two random keys of update `i` of a seed: for drawing its batch, and for the update itself."""
     sample_key, update_key = jax.random.split(jax.random.fold_in(_stream(seed, UPDATE), i))
     return sample_key, update_key
 
@@ -49,9 +50,10 @@ def _stream(seed: Array, number: int) -> Array:
 def updates(
     algorithm: Algorithm, state: State, seed: Array, transitions: Sampler, first: Array, count: Array, total: Array
 ) -> tuple[State, Logged]:
-    """`count` updates of one seed from number `first` on, of `total` in the run, and the sums of their metrics.
+    """Make `count` updates of one seed, from update `first` on. `total` is the number of updates in the run.
 
-    Batches are drawn for `AHEAD` updates at once: a few long look-ups in place of many short ones.
+    The answer is the new state and the sums of the metrics. Batches are drawn for `AHEAD` updates at once: a few long
+    look-ups are faster than many short ones.
     """
 
     def sample(i: Array) -> Any:
@@ -69,7 +71,7 @@ def updates(
     zeros = _no_metrics(
         lambda: update(algorithm, state, sample(first), keys_of_update(seed, first)[1], Clock(first, total))[1]
     )
-    # Loops over traced counts, not scans of a fixed length: any number of updates runs the one compiled program.
+    # A loop over a traced count, not a scan of a fixed length: one compiled program makes any number of updates.
     last = first + count + AHEAD - 1
     trained: tuple[State, Logged] = jax.lax.fori_loop(first // AHEAD, last // AHEAD, chunk, (state, zeros))
     return trained
@@ -85,7 +87,7 @@ def updates_of_chunk(
     count: Array,
     total: Array,
 ) -> tuple[State, Logged]:
-    """The same by batches that are there: those of the updates from `begin` on, along every leaf's first axis."""
+    """Like `updates`, but with given batches. The first axis of every leaf is the update, from `begin` on."""
 
     def one(i: Array, state: State) -> tuple[State, Logged]:
         batch = jax.tree.map(lambda leaf: leaf[i - begin], batches)
@@ -105,9 +107,9 @@ def _no_metrics(metrics: Callable[[], Logged]) -> Logged:
 
 
 def means_of(sums: Logged, count: int) -> dict[str, np.ndarray]:
-    """The mean of each metric over so many updates; of one that some updates lack, over those that had it.
+    """The mean of each metric over `count` updates. If some updates lack a metric, the mean over those that have it.
 
-    A metric that no update had is left out.
+    If no update has a metric, it is left out.
     """
     means = {}
     for name, total in sums.items():
@@ -118,12 +120,12 @@ def means_of(sums: Logged, count: int) -> dict[str, np.ndarray]:
 
 
 def sums_to_json(sums: Logged) -> dict[str, Any]:
-    """Sums for a checkpoint that stands between two lines of the log."""
+    """Sums of metrics, for a checkpoint between two lines of the log."""
     return {name: jax.tree.map(lambda leaf: np.asarray(leaf).tolist(), total) for name, total in sums.items()}
 
 
 def sums_from_json(content: dict[str, Any]) -> Logged:
-    """The same sums again: `Sometimes` has become a list of two lists."""
+    """The reverse of `sums_to_json`, which has made a list of two lists of `Sometimes`."""
 
     def total(found: list[Any]) -> Any:
         parts = np.asarray(found, np.float32)
@@ -133,10 +135,10 @@ def sums_from_json(content: dict[str, Any]) -> Logged:
 
 
 def over_seeds(function: Callable[..., Any], n_stacked: int, donate: tuple[int, ...] = ()) -> Callable[..., Any]:
-    """The function of one seed for all of them: the first `n_stacked` arguments have the seed as their first axis.
+    """Make a function of one seed work on all seeds. The first axis of the first `n_stacked` arguments is the seed.
 
-    On a CPU batching gains nothing, and a batched product rounds differently from a single one, which Adam soon
-    amplifies. There every seed goes through the same program of one seed.
+    On a CPU, batching saves no time. A batched product also rounds differently from a single one, and Adam soon
+    amplifies the difference. So on a CPU, the same program runs for one seed after another.
     """
     if on_accelerator():
 
@@ -144,16 +146,16 @@ def over_seeds(function: Callable[..., Any], n_stacked: int, donate: tuple[int, 
             return jax.vmap(function, in_axes=tuple(0 if i < n_stacked else None for i in range(len(args))))(*args)
 
         return jax.jit(batched, donate_argnums=donate, compiler_options=on_gpu(TRAINING))
-    of_one = jax.jit(function, donate_argnums=donate)
+    one_seed = jax.jit(function, donate_argnums=donate)
 
     def in_turn(*args: Any) -> Any:
         stacked, shared = args[:n_stacked], args[n_stacked:]
-        return _stack([of_one(*own, *shared) for own in _unstack(stacked)])
+        return _stack([one_seed(*own, *shared) for own in _unstack(stacked)])
 
     return in_turn
 
 
-@jax.jit  # one program each, not one for every leaf
+@jax.jit  # one program for the tree, not one for every leaf
 def _stack(trees: list[Any]) -> Any:
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
 
@@ -167,7 +169,7 @@ class Loop:
     """Compiled training of one algorithm on one dataset for a fixed list of seeds."""
 
     def __init__(self, algorithm: Algorithm, prepared: Prepared, seeds: Sequence[int], total: int) -> None:
-        """`total` updates are all that the run asks for; `run` makes some of them."""
+        """`total` is the number of updates in the whole run. One call of `run` makes some of them."""
         self.algorithm, self._total = algorithm, jnp.int32(total)
         self._seeds = jnp.asarray(seeds, jnp.uint32)
         self._spec = prepared.spec
@@ -180,11 +182,11 @@ class Loop:
         return _stack([init_seed(self.algorithm, self._spec, seed, self._total) for seed in self._seeds])
 
     def shapes(self) -> State:
-        """Like `init`, but shapes alone: the skeleton into which a checkpoint is read."""
+        """The shapes of `init`: the skeleton for reading a checkpoint."""
         return jax.eval_shape(self.init)
 
     def run(self, states: State, first: int, count: int) -> tuple[State, Logged]:
-        """`count` updates from number `first` on; consumes `states`. A metric is its sum, for each seed."""
+        """Make `count` updates, from update `first` on. `states` is consumed. The metrics are sums for each seed."""
         numbers = jnp.int32(first), jnp.int32(count), self._total
         states, sums = self._run(states, self._seeds, self._transitions, *numbers)
         return states, jax.device_get(sums)

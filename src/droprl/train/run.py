@@ -1,7 +1,7 @@
 """A run directory: `config.json`, `data.json`, `support.json` with its arrays, `metrics.jsonl`, `checkpoints/`,
 `evaluations/`, `report.html`.
 
-Only the process that holds the lock writes here. Everything in it is whole or not there.
+Only the process that holds the lock writes here. Every file is complete or missing.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from droprl.train.config import RunConfig, run_config_from_dict, run_config_to_d
 from droprl.train.loop import init_seed
 from droprl.version import __version__
 
-MEND = "run the same `drop train` command again, which makes it anew, or restore the file"
+MEND = "run the same `drop train` command again to make it again, or restore the file"
 
 
 @dataclass(frozen=True)
 class SubTaskSummary:
-    """The returns behind each sub-task's embedding, for tables and plots without the dataset."""
+    """The returns of each sub-task, for tables and plots without the dataset."""
 
     mean: list[float]
     low: list[float]
@@ -65,16 +65,16 @@ class Run:
         return self.path / "evaluations"
 
     def checkpoints(self) -> list[Checkpoint]:
-        """The checkpoints that were kept, the oldest first."""
+        """The saved checkpoints, the oldest first."""
         return list_checkpoints(self.checkpoint_folder)
 
     @property
     def finished(self) -> bool:
-        """Whether it has made all its updates."""
+        """Whether all updates are made."""
         checkpoints = self.checkpoints()
         return bool(checkpoints) and checkpoints[-1].step >= self.config.steps
 
-    # --- what the run knows of its data ---
+    # --- facts about the data ---
 
     def _data_json(self) -> dict[str, Any]:
         return read_sealed(self.path / "data.json", MEND)
@@ -100,14 +100,14 @@ class Run:
         return Scaling(*arrays)
 
     def support(self) -> Support | None:
-        """What the data supports; None in a run that was made before this was kept."""
+        """The support of the data. None in a run of an older version, which did not save it."""
         where = self.path / "support.json"
         if not where.exists():
             return None
         header = read_sealed(where, remedy := MEND)
         n = header.get("prototypes")
         if not isinstance(n, int) or n < 1:
-            raise DropError(f"{where}: says of no prototypes: {remedy}")
+            raise DropError(f"{where}: has no number of prototypes: {remedy}")
         file = where.with_suffix(".safetensors")
         skeleton = support_shapes(self.spec().observation_size, n)
         arrays = arrays_from_bytes(read_bytes(file, str(header.get("sha256")), skeleton, remedy), skeleton, file)
@@ -121,26 +121,26 @@ class Run:
 
     @staticmethod
     def readable(part: Callable[[], Any]) -> bool:
-        """Whether a part of what the run knows of its data is there and whole; where it is not it can be made again."""
+        """Whether a file about the data exists and is undamaged. If not, it can be made again."""
         try:
             return part() is not None
         except DropError:
             return False
 
     def sub_tasks(self) -> SubTaskSummary | None:
-        """The returns behind each sub-task. None where the algorithm has no sub-tasks."""
+        """The returns of each sub-task. None if the algorithm has no sub-tasks."""
         if self.spec().n_sub_tasks is None and "sub_tasks" not in self._data_json():
             return None
         return from_dict(SubTaskSummary, self._data("sub_tasks"), str(self.path / "data.json"))
 
-    # --- what training left ---
+    # --- results of training ---
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The training log, one entry for each line. A last line that a kill has torn does not count."""
+        """The training log, one entry for each line. A kill may leave half a line at the end, which is ignored."""
         return read_log(self.path / "metrics.jsonl")
 
     def checkpoint(self, step: int | None = None) -> Checkpoint:
-        """The checkpoint at this update; None is the last one."""
+        """The checkpoint at this update. None means the last one."""
         checkpoints = self.checkpoints()
         if not checkpoints:
             raise DropError(f"{self.path}: has no checkpoint yet: run the same `drop train` command to go on")
@@ -182,10 +182,10 @@ def open_run(path: Path, config: RunConfig, prepared: Prepared, returns: np.ndar
             raise DropError(f"{path}: holds another run ({shown}): use another --out, or remove the folder")
         parts = [run.spec, run.scaling] + ([] if prepared.sub_tasks is None else [run.sub_tasks])
         if not all(run.readable(part) for part in parts):
-            _write_data(path, prepared, returns)  # by the fingerprint it is the same data
+            _write_data(path, prepared, returns)  # the fingerprint shows that the data is the same
         return run
     _write_data(path, prepared, returns)
-    # config.json comes last: its presence says that the directory is whole.
+    # config.json comes last: if it exists, the directory is complete.
     write_bytes(path / "config.json", sealed({"droprl": __version__, "run": wanted}))
     return Run(path)
 
@@ -209,9 +209,9 @@ def _write_data(path: Path, prepared: Prepared, returns: np.ndarray) -> None:
 
 
 class MetricsLog:
-    """`metrics.jsonl`: one line for each entry, in which every value is a list over seeds.
+    """`metrics.jsonl`: one line for each entry. Every value is a list over seeds.
 
-    Entries after the checkpoint are made again.
+    Entries after the checkpoint are removed, because training makes them again.
     """
 
     def __init__(self, path: Path, resume_at: int) -> None:
@@ -231,7 +231,7 @@ class MetricsLog:
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
-    """The entries of a log, each with a step beyond those before it."""
+    """The entries of a log. Their steps must rise."""
     last = -1
 
     def entry(line: str) -> dict[str, Any]:
@@ -243,7 +243,7 @@ def read_log(path: Path) -> list[dict[str, Any]]:
         last = step
         return dict(found)
 
-    return read_lines(path, entry, "restore the file, or remove that line, which then is missing from the log")
+    return read_lines(path, entry, "restore the file, or remove that line and lose its entry")
 
 
 def _jsonable(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""`fit`: from a dataset and an algorithm to a run directory, resumable at any moment."""
+"""`fit` trains an algorithm on a dataset and writes a run directory. It can resume at any moment."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from droprl.train.disk_loop import DiskLoop
 from droprl.train.loop import Loop, init_seed, means_of, sums_from_json, sums_to_json
 from droprl.train.run import MetricsLog, Run, open_run
 
-CALL_SECONDS = 1.0  # how long one call to the device should last: progress and Ctrl-C answer at this pace
+CALL_SECONDS = 1.0  # the time of one call to the device: progress and Ctrl-C react at this pace
 
 
 class Interrupted(KeyboardInterrupt):
-    """Training was stopped by Ctrl-C after saving; the message says how to go on."""
+    """Ctrl-C stopped the work, and its state is saved. The message says how to go on."""
 
 
 def fit(
@@ -49,13 +49,13 @@ def fit(
     source: str | None = None,
     progress: bool = True,
 ) -> Run:
-    """Train on a dataset, or on the source of one. If `out` holds this run unfinished, go on with it.
+    """Train on a dataset, or on the source of one. If `out` holds this run and it is unfinished, go on with it.
 
     `seeds` is a number of seeds (0, 1, …) or a list of them. A checkpoint is saved every `checkpoint_every` updates (by
     default a twentieth of the steps) and after the last update. The last six are kept.
 
-    A resumed run has the same bytes as one that never stopped. On a GPU, `XLA_FLAGS` must hold
-    `--xla_gpu_deterministic_ops=true` for that before JAX starts. The command line sees to it.
+    A resumed run has the same bytes as one that never stopped. On a GPU, this needs
+    `--xla_gpu_deterministic_ops=true` in `XLA_FLAGS` before JAX starts. The command line sets it.
     """
     if isinstance(dataset, str | Path):
         source = source or str(dataset)
@@ -77,7 +77,7 @@ def fit(
     path = Path(out) if out is not None else default_out(dataset, resolved)
     with locked(path):
         run = open_run(path, config, prepared, dataset.returns)
-        if not run.readable(run.support):  # new, damaged, or from before it was kept
+        if not run.readable(run.support):  # new, damaged, or of an older version without it
             run.keep_support(fit_support(dataset, prepared.scaling))
         remove_partial(run.checkpoint_folder)
         if not run.finished:
@@ -94,7 +94,7 @@ def default_out(dataset: Dataset, algorithm: Algorithm) -> Path:
 
 
 def _prepared(dataset: Dataset, algorithm: Algorithm | str) -> tuple[Algorithm, Prepared]:
-    """The algorithm and its data made ready. What cannot work is refused here, before anything is written."""
+    """The algorithm and its prepared data. Wrong settings are refused here, before anything is written."""
     if isinstance(algorithm, str) and algorithm not in ALGORITHMS:
         raise DropError(f"there is no algorithm {algorithm!r}: choose one of {', '.join(ALGORITHMS)}")
     chosen = ALGORITHMS[algorithm]() if isinstance(algorithm, str) else algorithm
@@ -106,7 +106,7 @@ def _prepared(dataset: Dataset, algorithm: Algorithm | str) -> tuple[Algorithm, 
     try:
         resolved = chosen.resolve(dataset)
         prepared = resolved.prepare(dataset)
-        # Shapes alone, nothing is computed: sizes that fit no network show here.
+        # Only shapes, nothing is computed: this finds sizes that fit no network.
         state = jax.eval_shape(lambda: init_seed(resolved, prepared.spec, jnp.uint32(0), jnp.int32(1)))
         jax.eval_shape(resolved.diagnose, state, prepared.probe)
     except (ValueError, TypeError, ZeroDivisionError) as error:
@@ -131,7 +131,7 @@ def _train(run: Run, loop: Loop, show: bool) -> None:
     step = saved = checkpoints[-1].step if checkpoints else 0
     states = checkpoints[-1].load(loop.shapes()) if checkpoints else loop.init()
     unlogged = checkpoints[-1].unlogged if checkpoints else None
-    first = unlogged["first"] if unlogged else step  # the update that the next line of the log begins with
+    first = unlogged["first"] if unlogged else step  # the first update of the next line of the log
     sums: Logged = sums_from_json(unlogged["sums"]) if unlogged else {}
     log = MetricsLog(run.path / "metrics.jsonl", step)
     label = f"{config.algorithm.name} × {len(config.seeds)} seed{'s' if len(config.seeds) > 1 else ''}"
@@ -151,7 +151,7 @@ def _train(run: Run, loop: Loop, show: bool) -> None:
                 sums = jax.tree.map(np.add, sums, new) if sums else new
                 step += count
                 progress.update(step)
-            if step == began:  # stopped before the first update: the checkpoint it started from stands
+            if step == began:  # stopped before the first update: the last checkpoint is still the newest state
                 break
             means = means_of(sums, step - first)
             _refuse_nan(run, config.seeds, step, means)
@@ -181,7 +181,7 @@ def _next(step: int, every: int) -> int:
 
 
 def _new_warnings(config: RunConfig, means: dict[str, np.ndarray], warned: set[tuple[int, str]]) -> Iterator[str]:
-    """What is unhealthy, once a seed and kind."""
+    """One text for each unhealthy check, at most once for each seed and kind of check."""
     for i, seed in enumerate(config.seeds):
         for check in config.algorithm.checks({name: float(value[i]) for name, value in means.items()}):
             if not check.healthy and (seed, check.name) not in warned:
@@ -190,7 +190,7 @@ def _new_warnings(config: RunConfig, means: dict[str, np.ndarray], warned: set[t
 
 
 def _save(run: Run, step: int, states: State, scheduled: bool, unlogged: dict[str, Any] | None = None) -> None:
-    """A loss is measured before its update: the weights after the last one are looked at here."""
+    """Check the weights and save them. A loss is measured before its update, so it does not show the last weights."""
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(jax.device_get(states))]
     finite = [all(np.isfinite(leaf[i]).all() for leaf in leaves) for i in range(len(run.config.seeds))]
     _refuse_nan(run, run.config.seeds, step, {"a weight": np.where(finite, 0.0, np.nan)})
@@ -202,13 +202,13 @@ def _refuse_nan(run: Run, seeds: Sequence[int], step: int, means: dict[str, np.n
         for seed, finite in zip(seeds, np.isfinite(value), strict=True):
             if not finite:
                 raise DropError(
-                    f"{run.path}: {name} of seed {seed} is not a number at update {step:,}: training has diverged; "
-                    "the checkpoints before it are kept, lower learning_rate and use another --out"
+                    f"{run.path}: {name} of seed {seed} is NaN or infinite at update {step:,}: training has diverged; "
+                    "earlier checkpoints are unchanged: lower learning_rate and use another --out"
                 )
 
 
 class _Pace:
-    """Grows or shrinks the number of updates a call until a call lasts about CALL_SECONDS."""
+    """Adjusts the number of updates in one call, so that a call takes about CALL_SECONDS."""
 
     def __init__(self) -> None:
         self.count = 1
@@ -223,7 +223,7 @@ class _Pace:
 
 @contextmanager
 def _interruptible() -> Iterator[Any]:
-    """Ctrl-C asks for a stop at the next safe moment; a second one stops at once."""
+    """The first Ctrl-C asks for a stop at the next safe moment. The second one stops at once."""
     asked = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield asked.is_set

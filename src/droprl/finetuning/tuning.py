@@ -1,9 +1,9 @@
 """`finetune`: from a run and a budget of environment steps to a better policy, at one of three levels.
 
-checkpoint and embedding change no weight: they choose (`search`). policy trains on (`online`). An algorithm's card says
-whether it can learn online, and its policy says whether it infers an embedding. `RUN/finetune/LEVEL/` holds
-`settings.json`, `seed-S.jsonl` (every episode played), `policy/` (of the first seed; `policy-seed-S/` of the others)
-and `result.json`.
+The levels checkpoint and embedding change no weight: they only choose (`search`). The level policy continues the
+training (`online`). An algorithm's card says whether it learns online. Its policy says whether it infers an embedding.
+The folder `RUN/finetune/LEVEL/` holds `settings.json`, `seed-S.jsonl` (every episode played), `result.json`, `policy/`
+for the first seed and `policy-seed-S/` for each other seed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ TUNE_AGAIN = "remove it and run the same `drop finetune` command again"
 
 @dataclass(frozen=True)
 class Settings:
-    """What must be the same for an interrupted fine-tuning to go on."""
+    """An interrupted fine-tuning can continue only with the same settings."""
 
     level: Level
     budget: int
@@ -82,19 +82,20 @@ def finetune(
     progress: bool = True,
     **adaptation: Any,
 ) -> FineTuning:
-    """Go on with every seed of a run in its task, each with `budget` environment steps.
+    """Improve every seed of a run in its task. Each seed may spend `budget` environment steps.
 
-    `level="checkpoint"` plays the last six checkpoints and keeps the best (Algorithm 3). `"embedding"` also tries every
-    number of ascent steps, 0 … `max_ascent_steps` (Algorithm 4). Both play each variant `rounds` times, by default as
-    often as the budget allows. `"policy"` trains on with what the policy plays. It begins with what the embedding level
-    chose, if the run has that. It replays the run's data, or the same `dataset` from elsewhere.
+    `level="checkpoint"` plays the last six checkpoints and chooses the best (Algorithm 3). `"embedding"` also tries
+    every number of ascent steps from 0 to `max_ascent_steps` (Algorithm 4). Both play each variant `rounds` times; the
+    default is as often as the budget allows. `"policy"` continues the training on what the policy plays. It begins with
+    the choice of the embedding level, if this run has one. It also replays the run's data. Give `dataset` if that data
+    has moved.
 
-    The result before and after is measured on `episodes` other episodes, which the budget does not pay. Keywords such
-    as `rule="grad"` change how z is inferred. The same call goes on with what was interrupted.
+    The policy before and the policy after both play `episodes` other episodes, which the budget does not pay. Keywords
+    such as `rule="grad"` change how z is inferred. To continue an interrupted fine-tuning, make the same call again.
     """
     settings = Settings(level, budget, rounds, max_ascent_steps, online_share, updates_per_step, exploration)
     if episodes < 1:
-        raise DropError(f"episodes is {episodes}: play at least one")
+        raise DropError(f"episodes is {episodes}: it must be at least 1")
     tuning = _Tuning(run if isinstance(run, Run) else Run(run), settings, env, adaptation, progress)
     prepared = _prepared(tuning.run, dataset) if level == "policy" else None
     try:
@@ -104,12 +105,12 @@ def finetune(
             return finished if finished is not None else tuning.finish(tuning.tune(prepared), episodes, n_envs)
     except KeyboardInterrupt:
         raise Interrupted(
-            f"stopped; every episode played is noted in {tuning.folder}: run the same command again to go on"
+            f"stopped; {tuning.folder} lists every episode played: run the same command again to go on"
         ) from None
 
 
 def _prepared(run: Run, dataset: Dataset | str | Path | None) -> Prepared:
-    """The run's data as it was trained on."""
+    """The run's data, prepared as for its training."""
     source = run.config.data.source if dataset is None else dataset
     if not isinstance(source, Dataset):
         try:
@@ -119,13 +120,13 @@ def _prepared(run: Run, dataset: Dataset | str | Path | None) -> Prepared:
                 f"{error} (the policy level replays the run's data: say where it is with --dataset)"
             ) from error
     if source.fingerprint != run.config.data.fingerprint:
-        raise DropError(f"{source.name}: is not the data that {run.path} was trained on: give that with --dataset")
+        raise DropError(f"{source.name}: {run.path} was trained on other data: give that data with --dataset")
     return run.config.algorithm.prepare(source.in_memory())
 
 
 @dataclass(frozen=True)
 class _Tuned:
-    """A seed's new policy and what it took."""
+    """The new policy of one seed, and what was played for it."""
 
     policy: LoadedPolicy
     ledger: Ledger
@@ -133,7 +134,7 @@ class _Tuned:
 
 
 class _Tuning:
-    """One fine-tuning under way; all that it may refuse is refused before anything is played or written."""
+    """One fine-tuning. It checks everything that can be wrong before it plays or writes anything."""
 
     def __init__(
         self, run: Run, settings: Settings, env: str | EnvMaker | None, adaptation: dict[str, Any], show: bool
@@ -141,13 +142,13 @@ class _Tuning:
         self.run, self.settings, self._show = run, settings, show
         self.folder = run.path / "finetune" / settings.level
         self._adaptation = {name: value for name, value in adaptation.items() if value is not None}
-        self._last = policy_of_run(run, **self._adaptation)  # refuses a run without checkpoints
+        self._last = policy_of_run(run, **self._adaptation)  # fails if the run has no checkpoint
         self._algorithm = self._last.algorithm
         self._check_level()
         self._make, self._env_name = task_of(self._last.origin, env)
-        with closing(self._make()) as playable:
-            check_fit(self._last, playable)
-            self._longest = longest_episode(playable)
+        with closing(self._make()) as env_to_check:
+            check_fit(self._last, env_to_check)
+            self._longest = longest_episode(env_to_check)
         if self._longest is not None and settings.budget < self._longest:
             raise DropError(
                 f"a budget of {settings.budget:,} steps is too small: an episode of {self._env_name} may last "
@@ -159,19 +160,19 @@ class _Tuning:
         name, rule = self._algorithm.name, self._last.traits.rule
         if self.settings.level == "policy" and not self._algorithm.card.learns_online:
             able = ", ".join(other for other, kind in ALGORITHMS.items() if kind.card.learns_online)
-            raise DropError(
-                f"{name} cannot learn from what it plays (these can: {able}): fine-tune it with --level checkpoint"
-            )
+            raise DropError(f"{name} cannot learn online (these can: {able}): fine-tune it with --level checkpoint")
         if self.settings.level == "embedding":
             if rule is None:
                 raise DropError(f"{name} has no embedding to infer: fine-tune it with --level checkpoint")
             if rule not in ASCENDS:
-                raise DropError(f"rule {rule} takes no ascent steps to choose from: give --rule grad or grad-ada")
+                raise DropError(
+                    f"rule {rule} takes no ascent steps, so there is no k to choose: give --rule grad or grad-ada"
+                )
             if "ascent_steps" in self._adaptation:
-                raise DropError("ascent_steps is what the embedding level looks for: give --max-ascent-steps instead")
+                raise DropError("the embedding level itself chooses ascent_steps: give --max-ascent-steps instead")
 
     def _start(self, place: int) -> Variant:
-        """Where a seed begins: the last checkpoint, or at the policy level what the embedding level has chosen."""
+        """What a seed begins with: its last checkpoint, or at the policy level the choice of the embedding level."""
         adaptation = self._algorithm.adaptation
         where = self.run.path / "finetune" / "embedding" / "result.json"
         if self.settings.level == "policy" and "ascent_steps" not in self._adaptation and where.exists():
@@ -180,10 +181,10 @@ class _Tuning:
                 return Variant(found.seeds[place].step, found.seeds[place].ascent_steps)
         return Variant(self._last.origin.step, None if adaptation is None else adaptation.ascent_steps)
 
-    # --- what is on the disk ---
+    # --- files ---
 
     def open(self) -> None:
-        """Note what is being done here, or see that it is the same."""
+        """Write the settings into the folder, or check that the folder was begun with the same settings."""
         where = self.folder / "settings.json"
         remove_partial(self.folder)
         checkpoints = {str(c.step): c.sha256[:16] for c in self.run.checkpoints()[-KEEP:]}
@@ -200,10 +201,11 @@ class _Tuning:
         odd = differences(found, json.loads(json.dumps(wanted)))
         if odd:
             raise DropError(
-                f"{self.folder}: holds another fine-tuning ({'; '.join(odd[:3])}): remove the folder to begin anew"
+                f"{self.folder}: was begun with other settings ({'; '.join(odd[:3])}): remove the folder to begin anew"
             )
 
     def finished(self, episodes: int) -> FineTuning | None:
+        """The result, if fine-tuning is over and `episodes` episodes have measured it."""
         where = self.folder / "result.json"
         if not where.exists():
             return None
@@ -262,12 +264,12 @@ class _Tuning:
         ledger: Ledger,
         bar: TrainProgress,
     ) -> _Tuned:
-        began = policy_of_run(self.run, seed, start.step, **self._adaptation | {"ascent_steps": start.ascent_steps})
+        initial = policy_of_run(self.run, seed, start.step, **self._adaptation | {"ascent_steps": start.ascent_steps})
 
         def policy(state: Any, step: int) -> LoadedPolicy:
-            origin = Origin(**asdict(began.origin) | {"step": step})
-            acting = began.algorithm.policy(state)
-            settings = began.algorithm, began.spec, began.scaling, origin, str(self.folder), began.support
+            origin = Origin(**asdict(initial.origin) | {"step": step})
+            acting = initial.algorithm.policy(state)
+            settings = initial.algorithm, initial.spec, initial.scaling, origin, str(self.folder), initial.support
             return LoadedPolicy(acting, *settings)
 
         def play(state: Any, env_seed: int, limit: int) -> Trajectory:
@@ -326,7 +328,7 @@ class _Tuning:
 
 
 def _inference(algorithm: Any) -> dict[str, Any] | None:
-    """The settings of inference but k, which fine-tuning may choose."""
+    """The settings of inference without k, because fine-tuning may choose k."""
     if algorithm.adaptation is None:
         return None
     return {name: value for name, value in asdict(algorithm.adaptation).items() if name != "ascent_steps"}
