@@ -43,7 +43,8 @@ def require(settings: object, wanted: str, *names: str) -> None:
         for part in value if isinstance(value, tuple) else (value,):
             if part is not None and not (_finite(part) and _RANGES[wanted](part)):
                 of_each = "each must" if isinstance(value, tuple) else "it must"
-                raise SettingError(f"{name} is {value!r}: {of_each} be {wanted}")
+                finite = " and finite" if part == math.inf and "finite" not in wanted else ""
+                raise SettingError(f"{name} is {value!r}: {of_each} be {wanted}{finite}")
 
 
 def _finite(value: Any) -> bool:

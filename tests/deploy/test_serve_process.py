@@ -90,7 +90,7 @@ def test_drop_serve_refuses_in_one_line(folder: Path, tmp_path: Path) -> None:
         ((folder, "--most-rows", "100"), "--most-rows is 100: it must be a power of two"),
         ((folder, "--port", "70000"), "--port is 70000: it must be from 0 to 65535"),
         ((folder, "--most-sessions", "0"), "most_sessions is 0: it must be at least 1"),
-        ((folder, "--session-idle", "inf"), "--session-idle is inf: give a finite number of seconds"),
+        ((folder, "--session-idle", "inf"), "session_idle is inf: it must be above 0 and finite"),
         ((folder, "--session-idle", "nan"), "session_idle is nan: it must be above 0"),
         ((folder, "--token", "s3cret "), "the token has blanks at its ends"),
         ((folder, "--env", "Hopper-v4"), "Hopper-v4: its observations have 11 entries"),

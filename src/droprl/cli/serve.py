@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -89,5 +88,3 @@ def _check(options: ServeOptions) -> None:
         raise DropError(f"--port is {options.port}: it must be from 0 to 65535")
     require(options, "at least 1", "most_sessions")
     require(options, "above 0", "session_idle")
-    if not math.isfinite(options.session_idle):
-        raise DropError(f"--session-idle is {options.session_idle}: give a finite number of seconds")
