@@ -1,15 +1,19 @@
 # `make demo` and `make test` work in a fresh clone: they set up .venv first and then do the job.
 PYTHON ?= python3
 BIN := .venv/bin
+OURSELVES := --quiet --no-deps --no-build-isolation --editable .
+FALLBACK ?= true  # FALLBACK=false: an error if the lock does not fit
 
-.PHONY: setup demo test lint docs bench torture clean
+.PHONY: setup demo test lint docs bench torture lowest clean
 
 setup: .venv/.ready
 
-.venv/.ready: pyproject.toml
+# The versions of the lock; on a Python or a system that they have no files for, the newest that pyproject.toml allows.
+.venv/.ready: pyproject.toml requirements.lock
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet --editable '.[dev]'
+	{ $(BIN)/pip install --quiet --require-hashes --requirement requirements.lock && $(BIN)/pip install $(OURSELVES); } || { \
+	  $(FALLBACK) && echo "requirements.lock does not fit here: installing the versions that pyproject.toml allows" && \
+	  $(BIN)/pip install --quiet --upgrade pip && $(BIN)/pip install --quiet --editable '.[dev]'; }
 	touch $@
 
 demo: setup  ## a maze, three algorithms, one table and demo/report.html
@@ -18,7 +22,16 @@ demo: setup  ## a maze, three algorithms, one table and demo/report.html
 test: lint  ## style, types and all tests
 	$(BIN)/pytest --numprocesses 2 --dist loadfile
 
-torture: setup  ## a hundred kills, full disks, damaged and hostile files: nothing may be lost
+lowest: .venv-lowest/.ready  ## the lowest versions that pyproject.toml allows: train everything, save, load, read, serve
+	JAX_DISABLE_MOST_OPTIMIZATIONS=1 .venv-lowest/bin/pytest tests/lowest.py tests/data/test_minari_source.py
+
+.venv-lowest/.ready: pyproject.toml requirements-lowest.txt
+	$(PYTHON) -m venv .venv-lowest
+	.venv-lowest/bin/pip install --quiet --requirement requirements-lowest.txt
+	.venv-lowest/bin/pip install $(OURSELVES)
+	touch $@
+
+torture: setup  ## kills, full disks, damaged and hostile files, hostile clients: nothing may be lost
 	$(BIN)/python benchmarks/torture
 
 lint: setup
@@ -47,4 +60,4 @@ bench: .venv-bench/.ready  ## every promised speed as a ratio inside one run, be
 	touch $@
 
 clean:
-	rm -rf .venv .venv-bench .venv-docs build demo runs .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-bench .venv-docs .venv-lowest build demo runs .mypy_cache .ruff_cache .pytest_cache .hypothesis
