@@ -9,6 +9,11 @@ So an answer is right if `policy.act` gives it for the observation alone or in a
 
 At the end SIGTERM comes while all clients send requests. Every request that was sent before it must get a right answer.
 The exit code is 1 if an answer was wrong, failed or lost. For a short test: --requests 200.
+
+With `--hostile`, the same is measured again with a hostile client at another address beside the honest ones. In turn
+it sends requests and hangs up, opens connections that stay silent, and takes all the sessions that it can get. It goes
+on as long as the honest clients do, at `--hostile-rate` connections a second. The exit code is also 1 if the p99 of the
+honest clients is more than twice as long as without it. (It uses 127.0.0.2, which only Linux has without set-up.)
 """
 
 from __future__ import annotations
@@ -34,6 +39,9 @@ from droprl.loaded import LoadedPolicy, load_policy
 HEAD = "POST /act HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s"
 BATCHES = (2, 4, 8, 16, 32, 64)  # numbers of rows in a call of `policy.act`
 COMMAND = "python benchmarks/deploy/load.py POLICY --out benchmarks/deploy/load.json"
+MOST_SLOWER = 2.0  # beside a hostile client
+HOSTILE_ADDRESS = "127.0.0.2"
+MOST_SILENT = 200  # connections of the hostile client that stay open
 
 
 @dataclass(frozen=True)
@@ -52,6 +60,10 @@ class Options:
     """How far an action of a batch may be from that of the policy, in the task's units."""
     before_sigterm: int = 1_000
     """SIGTERM comes after this many answers of the last phase."""
+    hostile: bool = False
+    """Measure everything twice: quietly, and beside a hostile client."""
+    hostile_rate: float = 50.0
+    """Connections that the hostile client opens in a second."""
 
 
 @dataclass
@@ -108,9 +120,11 @@ def main(options: Options) -> None:
         server, port = start_server(options.policy, words)
         try:
             for n in options.clients:
-                found = asyncio.run(load(port, n, options.requests, questions, Tally(right, tolerance)))
-                results.append({"way": way, **found})
-                print(json.dumps(results[-1]), flush=True)
+                for rate in (0.0, options.hostile_rate) if options.hostile else (0.0,):
+                    tally = Tally(right, tolerance)
+                    found = asyncio.run(load(port, n, options.requests, questions, tally, rate))
+                    results.append({"way": way, **found})
+                    print(json.dumps(results[-1]), flush=True)
             most, tally = max(options.clients), Tally(right, tolerance)
             end = asyncio.run(drain(server, port, most, options.before_sigterm, questions, tally))
             ends.append({"way": way, **end, "exit_code": server.wait(60)})
@@ -125,7 +139,12 @@ def main(options: Options) -> None:
     spoilt = sum(found["wrong"] + found["failed"] + found.get("lost", 0) for found in results + ends)
     if spoilt or any(end["exit_code"] for end in ends):
         raise SystemExit(f"{spoilt} of {total:,} answers are wrong, failed or lost; exit codes are in {options.out}")
-    print(f"{total:,} answers, all right")
+    slower = [b["p99_ms"] / a["p99_ms"] for a, b in itertools.pairwise(results) if b["hostile"] and not a["hostile"]]
+    if slower and max(slower) > MOST_SLOWER:
+        raise SystemExit(f"beside the hostile client the p99 is {max(slower):.2f} times as long")
+    print(
+        f"{total:,} answers, all right" + "".join(f"; p99 x {factor:.2f} beside the hostile one" for factor in slower)
+    )
 
 
 def expectations(policy: LoadedPolicy, n: int) -> tuple[list[bytes], np.ndarray]:
@@ -153,9 +172,13 @@ def start_server(policy: Path, words: list[str]) -> tuple[subprocess.Popen[str],
     raise SystemExit("the service did not start")
 
 
-async def load(port: int, clients: int, requests: int, questions: list[bytes], tally: Tally) -> dict[str, Any]:
+async def load(
+    port: int, clients: int, requests: int, questions: list[bytes], tally: Tally, hostile_rate: float
+) -> dict[str, Any]:
     numbers = iter(range(requests))
     began = time.perf_counter()
+    did: dict[str, int] = {}
+    hostile = asyncio.create_task(abuse(port, hostile_rate, questions[0], did)) if hostile_rate else None
 
     async def client() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -168,6 +191,9 @@ async def load(port: int, clients: int, requests: int, questions: list[bytes], t
 
     await asyncio.gather(*(client() for _ in range(clients)))
     seconds = time.perf_counter() - began
+    if hostile is not None:
+        hostile.cancel()
+        await asyncio.gather(hostile, return_exceptions=True)
     p50, p99 = np.percentile(np.array(tally.latencies) * 1e3, [50, 99])
     return {
         "clients": clients,
@@ -175,8 +201,38 @@ async def load(port: int, clients: int, requests: int, questions: list[bytes], t
         "requests_per_second": round(len(tally.latencies) / seconds, 1),
         "p50_ms": round(float(p50), 2),
         "p99_ms": round(float(p99), 2),
+        "hostile": did,
         "load_average": round(os.getloadavg()[1], 1),  # of the whole machine, over the last five minutes
     }
+
+
+async def abuse(port: int, rate: float, question: bytes, did: dict[str, int]) -> None:
+    """Hang up, stay silent and hoard sessions, in turn and until cancelled. `did` counts what was done."""
+    silent: list[asyncio.StreamWriter] = []
+    hoard = b"POST /sessions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+    try:
+        for number in itertools.count():
+            await asyncio.sleep(1 / rate)
+            what = ("hung up", "silent", "sessions asked for")[number % 3]
+            did[what] = did.get(what, 0) + 1
+            try:
+                reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(HOSTILE_ADDRESS, 0))
+                if what == "silent":
+                    silent.append(writer)
+                    if len(silent) > MOST_SILENT:
+                        silent.pop(0).close()
+                    continue
+                writer.write(question if what == "hung up" else hoard)
+                await writer.drain()
+                if what != "hung up":
+                    status = (await reader.readline()).split(b" ")[1].decode()
+                    did[f"sessions: {status}"] = did.get(f"sessions: {status}", 0) + 1
+                writer.close()
+            except (OSError, IndexError):
+                did["cut off"] = did.get("cut off", 0) + 1
+    finally:
+        for writer in silent:
+            writer.close()
 
 
 async def drain(

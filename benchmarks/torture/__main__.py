@@ -1,11 +1,11 @@
-"""Torture: kills, full disks, damaged and hostile files, a second process, NaN. Nothing may be lost.
+"""Torture: kills, power loss, full disks, hostile files and clients, a second process, NaN. Nothing may be lost.
 
     python benchmarks/torture [--short] [--kills 100] [--seed 0] [--out FOLDER]
 
 All trials run the real commands on a small task that is generated here. `work.py` says what each command must leave.
-`kills.py`, `places.py` and `damage.py` disturb it. Prints a table and one line of JSON with three counts of trials:
-`tried`; `survived`, which ended as without the fault, or were refused in one line that names the file; and `lost`, in
-which something was lost. The exit code is 1 unless all trials survived.
+`kills.py`, `power.py`, `places.py`, `damage.py`, `strangers.py` and `clients.py` disturb it. Prints a table and one
+line of JSON with three counts of trials: `tried`; `survived`, which ended as without the fault, or were refused in one
+line that names the file; and `lost`, in which something was lost. The exit code is 1 unless all trials survived.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import platform
 import random
 import resource
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -31,10 +32,13 @@ from rich.table import Table
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")  # before JAX is imported: bits are compared
 
+import clients
 import damage
 import places
+import power
 import work
 from kills import rounds
+from strangers import strangers
 from work import Failed, Undisturbed, Work
 
 HEADINGS = ("fault", "of", "tried", "survived", "lost")
@@ -127,7 +131,11 @@ def torture(home: Path, tally: Tally, scale: Scale, seed: int) -> None:
     work.must_succeed(["train", str(source), *work.TRAIN, "--out", str(trained)])
     work.must_succeed(work.export_words(trained, older, seed=1))
     damage_files(home, tally, (trained, older / "policy", source), scale, rng)
+    for fault, what, trial in clients.trials(home, older / "policy", scale.short, rng):
+        tally.trial(fault, what, trial)
     work.must_succeed(["evaluate", str(trained), "--rule=grad-ada", "--episodes=1"])  # later ones replace it
+    for fault, what, trial in power.trials(home / "power", trained, source, scale.short, seed):
+        tally.trial(fault, what, trial)
     works = [work.evaluation(trained), work.export(trained, older)]
     if not scale.short:
         works = [work.training(source), *works, work.fine_tuning(trained)]
@@ -136,6 +144,9 @@ def torture(home: Path, tally: Tally, scale: Scale, seed: int) -> None:
         for count, error in rounds(one, home / "kills", known, scale.kills // len(works), seed):
             tally.add("SIGKILL", one.name, count, error)
         break_places(home / "places", tally, one, known, scale.short, rng)
+        for number in (signal.SIGTERM, signal.SIGHUP) if one.name in ("training", "fine-tuning") else ():
+            end = partial(power.asked_to_end, one, home / "ending", known, number, rng)
+            tally.trial(number.name, one.name, end)
 
 
 def damage_files(home: Path, tally: Tally, files: tuple[Path, Path, Path], scale: Scale, rng: random.Random) -> None:
@@ -144,6 +155,8 @@ def damage_files(home: Path, tally: Tally, files: tuple[Path, Path, Path], scale
             tally.trial("damaged file", what, trial)
     for what, trial in damage.hostile(home, files[1]):
         tally.trial("hostile file", what, trial)
+    for what, trial in strangers(home, files[1], files[0], files[2], scale.short):
+        tally.trial("stranger", what, trial)
 
 
 def break_places(place: Path, tally: Tally, one: Work, known: Undisturbed, short: bool, rng: random.Random) -> None:

@@ -211,6 +211,7 @@ def test_sessions_are_limited_and_idle_ones_are_forgotten() -> None:
 def test_too_many_sessions_are_refused_over_http(
     client: TestClient, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(service.sessions, "share", 1.0)
     monkeypatch.setattr(service.sessions, "most", len(service.sessions) + 1)
     assert client.post("/sessions").status_code == 201
     assert client.post("/sessions").status_code == 429
@@ -220,6 +221,17 @@ def test_too_many_sessions_are_refused_over_http(
     monkeypatch.setattr(service.sessions, "episodes", open_now + 5)
     assert [client.post("/sessions", json={"episodes": 4}).status_code for _ in range(2)] == [201, 429]
     assert client.post("/sessions").status_code == 201
+
+
+def test_one_client_cannot_take_all_sessions_or_episodes() -> None:
+    sessions = Sessions(most=4, idle=10.0, episodes=10, share=0.5)
+    names = [sessions.create(2, "a", "10.0.0.1") for _ in range(2)]
+    assert "2 sessions of yours are open, the most for one client" in refusal(sessions.create, 1, "a", "10.0.0.1")
+    sessions.delete(names[0])
+    assert "5 is the most for one client" in refusal(sessions.create, 4, "a", "10.0.0.1")
+    sessions.create(5, "b", "10.0.0.2")
+    sessions.create(1, "a", "10.0.0.1")
+    assert Sessions(most=1, idle=10.0, share=0.5).create(1, "a", "10.0.0.1")  # one is the least
 
 
 # --- information ---

@@ -176,6 +176,29 @@ def test_sessions_that_ask_at_the_same_time_keep_their_own_memory(
     assert any(len(set(clocks)) > 1 for clocks in calls)  # some sessions went together with different clocks
 
 
+class Held:
+    """Holds the engine's calls back until `go` is set, and notes their rows."""
+
+    def __init__(self, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.go, self._begun, self._step = threading.Event(), threading.Event(), engine.step
+        self.rows: list[int] = []
+        monkeypatch.setattr(engine, "step", self._held)
+
+    async def begins(self) -> None:
+        assert await asyncio.to_thread(self._begun.wait, 10)
+
+    def _held(self, parts: list[Rows]) -> list[Acted]:
+        self.rows.append(sum(len(part.observations) for part in parts))
+        self._begun.set()
+        assert self.go.wait(10)
+        return self._step(parts)
+
+
+@pytest.fixture
+def held(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Held:
+    return Held(engine, monkeypatch)
+
+
 # --- nobody waits for ever ---
 
 
@@ -200,41 +223,95 @@ def test_if_the_thread_dies_all_waiting_requests_get_an_error(engine: Engine) ->
         return await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), 10)
 
     assert [type(answer) for answer in asyncio.run(ask())] == [Ended] * 6
-    assert not batcher.works
+    assert batcher.trouble is not None
     with pytest.raises(Ended, match="no longer answers"):
         asyncio.run(asyncio.wait_for(batcher.act(one_row(engine)), 10))
     batcher.close()
 
 
-def test_close_works_although_the_queue_is_full(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The queue is full at `close`, and fills again during the last answers. The thread must not wait for room."""
-    step, begun, let_go = engine.step, threading.Event(), threading.Event()
-
-    def slow(parts: list[Rows]) -> list[Acted]:
-        begun.set()
-        assert let_go.wait(10)
-        return step(parts)
-
-    monkeypatch.setattr(engine, "step", slow)
+def test_close_answers_those_who_wait_and_takes_no_more(engine: Engine, held: Held) -> None:
     batcher = Batcher(engine, most_waiting=1)
-    gather = batcher._gather
 
     async def ask() -> list[Any]:
         first = asyncio.create_task(batcher.act(one_row(engine)))
-        await asyncio.to_thread(begun.wait, 10)
-        second = asyncio.create_task(batcher.act(one_row(engine)))
+        await held.begins()
+        second = asyncio.create_task(batcher.act(one_row(engine)))  # the queue is full
         await asyncio.sleep(0.05)
-        closing = asyncio.create_task(asyncio.to_thread(batcher.close))  # waits for room in the queue
-
-        def late(job: Any) -> Any:
-            time.sleep(0.1)  # now the end is in the queue
-            batch = gather(job)
-            batcher._queue.put_nowait(job)  # another request takes the room that END left
-            return batch
-
-        monkeypatch.setattr(batcher, "_gather", late)
-        let_go.set()
+        closing = asyncio.create_task(asyncio.to_thread(batcher.close))
+        await asyncio.sleep(0.05)
+        with pytest.raises(Ended, match="no longer answers"):
+            await batcher.act(one_row(engine))
+        held.go.set()
         return await asyncio.wait_for(asyncio.gather(first, second, closing), 10)
 
-    first, second, _ = asyncio.run(ask())
+    first, second, closed = asyncio.run(ask())
     np.testing.assert_array_equal(first.actions, second.actions)
+    assert closed
+
+
+# --- nobody takes everything ---
+
+
+def test_work_of_a_client_that_has_gone_is_dropped_before_it_is_computed(engine: Engine, held: Held) -> None:
+    batcher = Batcher(engine, most_waiting=4)
+
+    async def ask() -> Any:
+        first = asyncio.create_task(batcher.act(one_row(engine)))
+        await held.begins()
+        gone = [asyncio.create_task(batcher.act(one_row(engine), "gone")) for _ in range(4)]
+        await asyncio.sleep(0.05)
+        for task in gone:
+            task.cancel()
+        last = asyncio.create_task(batcher.act(one_row(engine), "stays"))  # those who have gone make room
+        await asyncio.sleep(0.05)
+        held.go.set()
+        return await asyncio.wait_for(asyncio.gather(first, last), 10)
+
+    asyncio.run(ask())
+    batcher.close()
+    assert held.rows == [1, 1]
+
+
+def test_clients_take_turns_and_one_client_cannot_fill_the_queue(engine: Engine, held: Held) -> None:
+    batcher = Batcher(engine, most_waiting=5, most_of_a_client=3)
+    four = Rows(STATES[:4], engine.start(4), np.zeros(4, np.float32))
+    done: list[str] = []
+
+    async def named(name: str, rows: Rows, client: str) -> None:
+        await batcher.act(rows, client)
+        done.append(name)
+
+    async def ask() -> None:
+        asked = [asyncio.create_task(named("first", four, "greedy"))]
+        await held.begins()
+        asked += [asyncio.create_task(named(f"greedy {n}", four, "greedy")) for n in range(3)]
+        await asyncio.sleep(0.05)
+        with pytest.raises(Busy, match="3 requests of yours are waiting already"):
+            await batcher.act(four, "greedy")
+        asked += [asyncio.create_task(named("modest", one_row(engine), "modest"))]
+        await asyncio.sleep(0.05)
+        held.go.set()
+        await asyncio.wait_for(asyncio.gather(*asked), 10)
+
+    asyncio.run(ask())
+    batcher.close()
+    assert done == ["first", "greedy 0", "modest", "greedy 1", "greedy 2"]
+
+
+def test_a_call_that_does_not_come_back_is_known_and_may_still_come_back(engine: Engine, held: Held) -> None:
+    batcher = Batcher(engine, longest_call=0.2)
+
+    async def ask() -> Any:
+        first = asyncio.create_task(batcher.act(one_row(engine)))
+        await held.begins()
+        assert batcher.trouble is None
+        await asyncio.sleep(0.3)
+        assert "has not come back from a call" in str(batcher.trouble)
+        with pytest.raises(Ended, match="has not come back"):
+            await batcher.act(one_row(engine))
+        assert not batcher.close(0.01)
+        held.go.set()
+        return await first
+
+    assert asyncio.run(ask()).actions.shape == (1, 2)
+    assert batcher.close(10)

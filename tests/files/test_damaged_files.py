@@ -87,7 +87,7 @@ def load_or_refuse(source: str | Path, named: str, **options: Any) -> Dataset | 
     except DropError as error:
         message = str(error)
         assert len(message.splitlines()) == 1
-        assert named in message
+        assert str(DropError(named)) in message
         return message
     for key in ("observations", "actions", "rewards"):
         array = getattr(dataset, key)

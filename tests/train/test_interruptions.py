@@ -89,7 +89,7 @@ def test_ctrl_c_before_the_first_update_changes_nothing(
         yield lambda: next(answers, True)
 
     before = state_files(unfinished)
-    monkeypatch.setattr(fit_module, "_interruptible", interrupted_between_two_looks)
+    monkeypatch.setattr(fit_module, "asked_to_stop", interrupted_between_two_looks)
     with pytest.raises(Interrupted, match="stopped at update 70"):
         fit(dataset, tiny("bc"), out=unfinished.path, **SCHEDULE)
     assert state_files(unfinished) == before

@@ -113,6 +113,7 @@ def metadata(policy: LoadedPolicy, program: FileProgram) -> dict[str, str]:
         "algorithm": policy.algorithm.name,
         "dataset": origin.dataset,
         "task": origin.env or "",
+        "time_limit": "" if origin.time_limit is None else origin.time_limit,
         "seed": origin.seed,
         "update": origin.step,
         "memory": json.dumps({name: _row(program.inputs[name]) for name in program.memory}),

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from droprl.errors import DropError
+from droprl.files.durable import make_folder
+from droprl.files.plain import lock_file
 
 
 @contextmanager
@@ -16,13 +18,13 @@ def locked(path: Path, file_name: str = ".lock", work: str = "training", passing
     """Make the folder and hold its lock; another `file_name` locks only one part of the folder. The lock ends with the
     process, even if it is killed. A `passing` lock removes its file."""
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        make_folder(path)
     except OSError as error:
         raise DropError(
             f"{path}: cannot be made ({error.strerror}): fix permissions, or choose another folder"
         ) from error
     try:
-        file = open(path / file_name, "w")  # noqa: SIM115 - closed below, after the work
+        file = lock_file(path / file_name)
     except OSError as error:
         raise DropError(
             f"{path}: cannot be written ({error.strerror}): fix permissions, or choose another folder"
@@ -30,7 +32,7 @@ def locked(path: Path, file_name: str = ".lock", work: str = "training", passing
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not os.path.samestat(os.fstat(file.fileno()), os.stat(path / file_name)):
+            if not os.path.samestat(os.fstat(file.fileno()), os.lstat(path / file_name)):
                 raise BlockingIOError  # its last holder removed the file, and another process may hold a new one
         except (BlockingIOError, FileNotFoundError):
             raise DropError(f"{path}: another process is {work} here: wait for it, or work in another folder") from None

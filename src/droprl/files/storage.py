@@ -23,11 +23,14 @@ from safetensors.numpy import load as load_safetensors
 from safetensors.numpy import save as save_safetensors
 
 from droprl.errors import DropError, reason
+from droprl.files.durable import make_folder, sync_folder
+from droprl.files.plain import clear, fresh
 from droprl.files.seals import RESTORE, check_size, digest
 
 PyTree = Any
 T = TypeVar("T")
 HEADER_BYTES = 2**10  # at most, for each array in a safetensors file: its name, type, shape and place
+MOST_LOG_BYTES = 2**30  # of a file that grows line by line
 TEMPORARY = ".partial-"  # a file with this prefix was not finished when its process ended
 
 
@@ -35,12 +38,10 @@ def write_bytes(path: Path, content: bytes) -> None:
     """Write a file that appears under its name only when all of it is on the disk."""
     temporary = path.with_name(f"{TEMPORARY}{path.name}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+        make_folder(path.parent)
+        _write(temporary, content)
         os.replace(temporary, path)
+        sync_folder(path.parent)
     except OSError as error:
         with suppress(OSError):  # if the folder may not be changed, the first error says it
             temporary.unlink(missing_ok=True)
@@ -55,28 +56,28 @@ def write_folder(path: Path, files: dict[str, bytes]) -> None:
     """Write a folder that appears under its name only when all its files are on the disk."""
     temporary = path.with_name(f"{TEMPORARY}{path.name}")
     try:
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
+        clear(temporary)
+        make_folder(temporary)
         for name, content in files.items():
-            with open(temporary / name, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
+            _write(temporary / name, content)
+        sync_folder(temporary)  # before it gets its name: under it, no file may be missing
         if path.exists():
             remove_folder(path)
         os.replace(temporary, path)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     except OSError as error:
         shutil.rmtree(temporary, ignore_errors=True)
         raise _cannot_write(path, error) from error
 
 
 def remove_folder(path: Path) -> None:
-    """Rename the folder before removing it, so that a half-removed folder never has its name."""
+    """Rename the folder before removing it, so that a half-removed folder never has its name, not even after a power
+    loss."""
     doomed = path.with_name(f"{TEMPORARY}removed-{path.name}")
-    shutil.rmtree(doomed, ignore_errors=True)
+    clear(doomed)
     try:
         os.replace(path, doomed)
+        sync_folder(path.parent)
     except OSError as error:
         raise DropError(f"{path}: cannot be removed ({reason(error)}): fix permissions or remove it") from error
     shutil.rmtree(doomed, ignore_errors=True)
@@ -85,12 +86,9 @@ def remove_folder(path: Path) -> None:
 def remove_partial(folder: Path) -> None:
     """Remove what an earlier process left half-written."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         for path in folder.glob(f"{TEMPORARY}*"):
-            if path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
+            clear(path)
     except OSError as error:
         raise _cannot_write(folder, error) from error
 
@@ -104,6 +102,7 @@ def arrays_to_bytes(tree: PyTree) -> bytes:
 def arrays_from_bytes(content: bytes, skeleton: PyTree, where: Path) -> PyTree:
     """The tree that `arrays_to_bytes` saved. Its names, shapes and types must be those of the skeleton."""
     try:
+        _check_header(content, skeleton)
         found = load_safetensors(content)
     except (SafetensorError, ValueError, KeyError, TypeError, MemoryError) as error:
         raise DropError(f"{where}: is not a whole safetensors file ({reason(error)}): restore or remove it") from error
@@ -119,6 +118,13 @@ def arrays_from_bytes(content: bytes, skeleton: PyTree, where: Path) -> PyTree:
                 f"{leaf.dtype}{list(leaf.shape)}: was config.json edited?"
             )
     return jax.tree_util.tree_unflatten(structure, [jnp.asarray(found[name]) for name in names])
+
+
+def _check_header(content: bytes, skeleton: PyTree) -> None:
+    """Refuse a header that describes far more arrays than the skeleton has, before anything parses it."""
+    claimed, most = int.from_bytes(content[:8], "little"), HEADER_BYTES * (1 + len(jax.tree.leaves(skeleton)))
+    if claimed > most:
+        raise ValueError(f"a header of {claimed:,} bytes instead of at most {most:,}")
 
 
 def n_bytes(skeleton: PyTree) -> int:
@@ -144,6 +150,7 @@ def read_lines(path: Path, parse: Callable[[str], T], remedy: str) -> list[T]:
     would change the record.
     """
     try:
+        check_size(path, MOST_LOG_BYTES, remedy)
         *whole, rest = path.read_text(encoding="utf-8", errors="replace").split("\n")
     except FileNotFoundError:
         return []
@@ -160,12 +167,12 @@ def read_lines(path: Path, parse: Callable[[str], T], remedy: str) -> list[T]:
     return found
 
 
-def _sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _write(path: Path, content: bytes) -> None:
+    """All of the content is on the disk when this returns; the file's name is not, see `sync_folder`."""
+    with fresh(path) as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _cannot_write(path: Path, error: OSError) -> DropError:

@@ -6,8 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from droprl.errors import DropError
 from droprl.files.seals import digest, read_sealed, sealed
+from droprl.files.settings import check_fields
 from droprl.files.storage import TEMPORARY, arrays_from_bytes, arrays_to_bytes, read_bytes, remove_folder, write_folder
 
 KEEP = 6  # T of the paper's evaluation protocol
@@ -21,6 +24,7 @@ class Checkpoint:
     scheduled: bool  # False: an interruption saved it, not the schedule
     sha256: str  # of its state file
     unlogged: dict[str, Any] | None = None  # the metrics since the last line of the log
+    run: dict[str, str] | None = None  # the digests of the run that it belongs to; None in older versions
 
     def load(self, skeleton: Any) -> Any:
         content = read_bytes(self.path / STATE_FILE, self.sha256, skeleton, _remedy(self.path))
@@ -28,14 +32,20 @@ class Checkpoint:
 
 
 def save_checkpoint(
-    folder: Path, step: int, state: Any, scheduled: bool, unlogged: dict[str, Any] | None = None
+    folder: Path,
+    step: int,
+    state: Any,
+    scheduled: bool,
+    unlogged: dict[str, Any] | None = None,
+    run: dict[str, str] | None = None,
 ) -> Checkpoint:
     content = arrays_to_bytes(state)
     header = {"step": step, "scheduled": scheduled, "sha256": digest(content), "unlogged": unlogged}
+    header |= {} if run is None else {"run": run}
     path = folder / f"{step:09d}"
     write_folder(path, {STATE_FILE: content, HEADER_FILE: sealed(header)})
     _prune(folder)
-    return Checkpoint(step, path, scheduled, digest(content), unlogged)
+    return Checkpoint(step, path, scheduled, digest(content), unlogged, run)
 
 
 def list_checkpoints(folder: Path) -> list[Checkpoint]:
@@ -48,8 +58,9 @@ def list_checkpoints(folder: Path) -> list[Checkpoint]:
             continue
         try:
             header = read_sealed(path / HEADER_FILE, _remedy(path))
-            step, scheduled, sha256 = int(header["step"]), bool(header["scheduled"]), str(header["sha256"])
-            found.append(Checkpoint(step, path, scheduled, sha256, header.get("unlogged")))
+            check_fields(Checkpoint, header, ("step", "scheduled", "sha256"), str(path / HEADER_FILE), _remedy(path))
+            step, unlogged = header["step"], _checked_unlogged(header.get("unlogged"), path)
+            found.append(Checkpoint(step, path, header["scheduled"], header["sha256"], unlogged, header.get("run")))
         except (DropError, KeyError, TypeError, ValueError) as error:
             if not path.exists():  # another process has just removed it
                 continue
@@ -57,6 +68,19 @@ def list_checkpoints(folder: Path) -> list[Checkpoint]:
                 raise
             raise DropError(f"{path / HEADER_FILE}: is missing or damaged: {_remedy(path)}") from None
     return sorted(found, key=lambda checkpoint: checkpoint.step)
+
+
+def _checked_unlogged(content: Any, path: Path) -> dict[str, Any] | None:
+    """The metrics since the last line of the log: sums over seeds, or pairs of such sums."""
+    if content is None:
+        return None
+    sums, first = (content.get("sums"), content.get("first")) if isinstance(content, dict) else (None, None)
+    if not isinstance(first, int) or not isinstance(sums, dict):
+        raise ValueError("its metrics are damaged")
+    for total in sums.values():
+        if np.asarray(total, np.float32).ndim not in (1, 2):
+            raise ValueError("its metrics are damaged")
+    return {"first": first, "sums": sums}
 
 
 def _remedy(path: Path) -> str:

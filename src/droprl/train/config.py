@@ -10,9 +10,10 @@ from typing import Any, TypeVar
 from droprl.algorithms import Algorithm
 from droprl.algorithms.saved import algorithm_from_dict, algorithm_to_dict
 from droprl.data.dataset import Dataset
-from droprl.errors import DropError
+from droprl.data.tasks import known_time_limit
+from droprl.errors import DropError, SettingError, require
 from droprl.files.seals import RESTORE
-from droprl.files.settings import checked_value, from_dict
+from droprl.files.settings import checked_value, from_dict, shown
 
 T = TypeVar("T")
 
@@ -28,6 +29,7 @@ class DataConfig:
     n_episodes: int
     env: str | None
     score_range: tuple[float, float] | None
+    time_limit: int | None = None
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,12 @@ class RunConfig:
     checkpoint_every: int
     log_every: int
 
+    def __post_init__(self) -> None:
+        require(self, "at least 1", "steps", "checkpoint_every", "log_every")
+        seeds = self.seeds
+        if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0 or max(seeds) >= 2**32:
+            raise SettingError(f"seeds {shown(list(seeds))}: give different seeds from 0 to 2³² − 1, at least one")
+
 
 def data_config(dataset: Dataset, source: str) -> DataConfig:
     return DataConfig(
@@ -49,7 +57,15 @@ def data_config(dataset: Dataset, source: str) -> DataConfig:
         n_episodes=dataset.n_episodes,
         env=dataset.env,
         score_range=dataset.score_range,
+        time_limit=dataset.time_limit,
     )
+
+
+def with_time_limit(content: Any, name: str) -> Any:
+    """Files of older versions do not state the task's time limit. It is then known by the dataset's name."""
+    if not isinstance(content, dict) or "time_limit" in content:
+        return content
+    return content | {"time_limit": known_time_limit(str(content.get(name)), content.get("env"))}
 
 
 def run_config_to_dict(config: RunConfig) -> dict[str, Any]:
@@ -60,10 +76,10 @@ def run_config_to_dict(config: RunConfig) -> dict[str, Any]:
 def run_config_from_dict(content: Any, where: str) -> RunConfig:
     try:
         algorithm = algorithm_from_dict(content["algorithm"], where)
-        data = from_dict(DataConfig, content["data"], where)
+        data = from_dict(DataConfig, with_time_limit(content["data"], "name"), where)
         hints = typing.get_type_hints(RunConfig)
         names = ("seeds", "steps", "checkpoint_every", "log_every")
         rest = {name: checked_value(hints[name], content[name], name, where, RESTORE) for name in names}
         return RunConfig(algorithm=algorithm, data=data, **rest)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise DropError(f"{where}: is not a run's config ({error}): {RESTORE}") from error

@@ -1,14 +1,16 @@
-"""A run directory: `config.json`, `data.json`, `support.json` with its arrays, `metrics.jsonl`, `checkpoints/`,
-`evaluations/`, `report.html`.
+"""A run directory: `config.json`, `data.json`, `support.json` with its arrays, `machines.json`, `metrics.jsonl`,
+`checkpoints/`, `evaluations/`, `report.html`.
 
-Only the process that holds the lock writes here. Every file is complete or missing.
+A checkpoint names the digests of the config and the data that it stands on. Both, and the log up to it, are on the disk
+before it is. Only the process that holds the lock writes here. Every file is complete or missing.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,8 +23,10 @@ from droprl.data.scaling import Scaling
 from droprl.data.support import Support, support_shapes
 from droprl.data.transitions import Prepared, Spec
 from droprl.errors import DropError
-from droprl.files.seals import digest, read_sealed, sealed
-from droprl.files.settings import differences, from_dict
+from droprl.files.durable import sync_file
+from droprl.files.plain import check_folder
+from droprl.files.seals import checked_line, digest, from_checked_line, read_sealed, sealed
+from droprl.files.settings import differences, from_dict, shown
 from droprl.files.storage import arrays_from_bytes, arrays_to_bytes, read_bytes, read_lines, write_bytes
 from droprl.train.checkpoints import Checkpoint, list_checkpoints
 from droprl.train.config import RunConfig, run_config_from_dict, run_config_to_dict
@@ -50,8 +54,10 @@ class Run:
         where = self.path / "config.json"
         if not where.exists():
             raise DropError(f"{self.path}: is not a run (no config.json): give the folder that `drop train --out` made")
-        content = read_sealed(where, f"restore it, or remove the folder {self.path} and train again")
-        self.config: RunConfig = run_config_from_dict(content.get("run"), str(where))
+        check_folder(self.path)
+        found = read_sealed(where, f"restore it, or remove the folder {self.path} and train again").get("run")
+        self.config: RunConfig = run_config_from_dict(found, str(where))
+        self.identity = identity_of(found)
 
     def __repr__(self) -> str:
         return f"<run {self.path}: {self.config.algorithm.name} on {self.config.data.name}>"
@@ -65,8 +71,15 @@ class Run:
         return self.path / "evaluations"
 
     def checkpoints(self) -> list[Checkpoint]:
-        """The saved checkpoints, the oldest first."""
-        return list_checkpoints(self.checkpoint_folder)
+        """The saved checkpoints, the oldest first. Those of older versions do not say to which run they belong."""
+        found = list_checkpoints(self.checkpoint_folder)
+        for checkpoint in found:
+            if checkpoint.run not in (None, self.identity):
+                raise DropError(
+                    f"{checkpoint.path}: belongs to another run ({_of_other(checkpoint, self.identity)} than "
+                    f"{self.path / 'config.json'} says): restore that file, or remove the folder {self.path}"
+                )
+        return found
 
     @property
     def finished(self) -> bool:
@@ -92,7 +105,7 @@ class Run:
         spec, found = self.spec(), self._data("scaling")
         try:
             arrays = [np.asarray(found[name], np.float32) for name in Scaling._fields]
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             arrays = []
         shapes = [(spec.observation_size,)] * 2 + [(spec.action_size,)] * 2
         if [array.shape for array in arrays] != shapes or not np.isfinite(np.concatenate(arrays)).all():
@@ -106,7 +119,7 @@ class Run:
             return None
         header = read_sealed(where, remedy := MEND)
         n = header.get("prototypes")
-        if not isinstance(n, int) or n < 1:
+        if not isinstance(n, int) or not 1 <= n < 2**31:
             raise DropError(f"{where}: has no number of prototypes: {remedy}")
         file = where.with_suffix(".safetensors")
         skeleton = support_shapes(self.spec().observation_size, n)
@@ -137,7 +150,10 @@ class Run:
 
     def metrics(self) -> list[dict[str, Any]]:
         """The training log, one entry for each line. A kill may leave half a line at the end, which is ignored."""
-        return read_log(self.path / "metrics.jsonl")
+        found, n_seeds = read_log(self.path / "metrics.jsonl"), len(self.config.seeds)
+        if any(len(value) != n_seeds for entry in found for value in entry.values() if isinstance(value, list)):
+            raise DropError(f"{self.path / 'metrics.jsonl'}: does not have {n_seeds} seeds: restore the file")
+        return found
 
     def checkpoint(self, step: int | None = None) -> Checkpoint:
         """The checkpoint at this update. None means the last one."""
@@ -162,6 +178,18 @@ class Run:
         return jax.tree.map(lambda leaf: leaf[self.config.seeds.index(seed)], states)
 
 
+def identity_of(run: Any) -> dict[str, str]:
+    """What a checkpoint holds of its run: the digests of the config and of the data. The same data may have moved, and
+    nothing is learned from its time limit."""
+    data = {name: value for name, value in run["data"].items() if name not in ("source", "time_limit")}
+    config = json.dumps(run | {"data": data}, sort_keys=True)
+    return {"config": digest(config.encode()), "data": run["data"]["fingerprint"]}
+
+
+def _of_other(checkpoint: Checkpoint, identity: dict[str, str]) -> str:
+    return "of other data" if (checkpoint.run or {}).get("data") != identity["data"] else "of other settings"
+
+
 def open_run(path: Path, config: RunConfig, prepared: Prepared, returns: np.ndarray) -> Run:
     """A new run directory, or the existing one if it belongs to the same command."""
     wanted = json.loads(json.dumps(run_config_to_dict(config)))
@@ -170,6 +198,7 @@ def open_run(path: Path, config: RunConfig, prepared: Prepared, returns: np.ndar
         found = json.loads(json.dumps(run_config_to_dict(run.config)))
         for content in (wanted, found):
             content["data"].pop("source")  # the same data may have moved
+            content["data"].pop("time_limit")  # nothing is learned from it, and older runs do not have it
         odd = differences(found, wanted)
         names = {line.split(" ")[0] for line in odd}
         if "data.fingerprint" in names and names <= {"data.fingerprint", "data.n_steps", "data.n_episodes"}:
@@ -184,6 +213,13 @@ def open_run(path: Path, config: RunConfig, prepared: Prepared, returns: np.ndar
         if not all(run.readable(part) for part in parts):
             _write_data(path, prepared, returns)  # the fingerprint shows that the data is the same
         return run
+    for checkpoint in list_checkpoints(path / "checkpoints"):
+        if checkpoint.run != identity_of(wanted):
+            whose = "of an unknown run" if checkpoint.run is None else _of_other(checkpoint, identity_of(wanted))
+            raise DropError(
+                f"{checkpoint.path}: is {whose}, and {path} has no config.json that says more: restore config.json, or "
+                "use another --out"
+            )
     _write_data(path, prepared, returns)
     # config.json comes last: if it exists, the directory is complete.
     write_bytes(path / "config.json", sealed({"droprl": __version__, "run": wanted}))
@@ -211,18 +247,32 @@ def _write_data(path: Path, prepared: Prepared, returns: np.ndarray) -> None:
 class MetricsLog:
     """`metrics.jsonl`: one line for each entry. Every value is a list over seeds.
 
-    Entries after the checkpoint are removed, because training makes them again.
+    Entries after the checkpoint are removed, because training makes them again. Lines reach the disk when the system
+    likes, and at the latest in `sync`, which comes before each checkpoint.
     """
 
     def __init__(self, path: Path, resume_at: int) -> None:
         self._path = path
-        before = [entry for entry in read_log(path) if entry["step"] <= resume_at]
-        write_bytes(path, "".join(json.dumps(entry) + "\n" for entry in before).encode())
+        self.entries = [entry for entry in read_log(path) if entry["step"] <= resume_at]
+        write_bytes(path, "".join(map(checked_line, self.entries)).encode())
+
+    def missing(self, resume_at: int, log_every: int) -> int:
+        """How many entries up to the checkpoint are not there, for example because somebody removed lines."""
+        found = {entry["step"] for entry in self.entries}
+        return sum(step not in found for step in range(log_every, resume_at + 1, log_every))
 
     def write(self, entry: dict[str, Any]) -> None:
+        with self._writing(), open(self._path, "a", encoding="utf-8") as file:
+            file.write(checked_line(_jsonable(entry)))
+
+    def sync(self) -> None:
+        with self._writing():
+            sync_file(self._path)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
         try:
-            with open(self._path, "a", encoding="utf-8") as file:
-                file.write(json.dumps(_jsonable(entry)) + "\n")
+            yield
         except OSError as error:
             raise DropError(
                 f"{self._path}: cannot be written ({error.strerror}): free space and run the same command again; "
@@ -231,19 +281,33 @@ class MetricsLog:
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
-    """The entries of a log. Their steps must rise."""
+    """The entries of a log. Their steps must rise. A damaged line is an error and hides none of the others."""
     last = -1
 
     def entry(line: str) -> dict[str, Any]:
         nonlocal last
-        found = json.loads(line)
-        step = found.get("step") if isinstance(found, dict) else None
-        if not isinstance(step, int) or step <= last:
-            raise ValueError(f"its step is {step}, after {last}")
-        last = step
-        return dict(found)
+        found = checked_entry(from_checked_line(line))
+        if found["step"] <= last:
+            raise ValueError(f"its step is {found['step']}, after {last}")
+        last = found["step"]
+        return found
 
     return read_lines(path, entry, "restore the file, or remove that line and lose its entry")
+
+
+def checked_entry(content: Any) -> dict[str, Any]:
+    """An entry of a log: its step, and for each metric a list over seeds, in which None is not a number."""
+    step = content.get("step") if isinstance(content, dict) else None
+    if not isinstance(step, int) or isinstance(step, bool) or abs(step) >= 2**63:
+        raise ValueError(f"its step is {shown(step)}")
+    for name, values in content.items():
+        if name != "step" and not (isinstance(values, list) and all(map(_is_measured, values))):
+            raise ValueError(f"{name} is {shown(values)}, not a list of numbers")
+    return dict(content)
+
+
+def _is_measured(value: Any) -> bool:
+    return value is None or (isinstance(value, float | int) and not isinstance(value, bool) and abs(value) < 1e300)
 
 
 def _jsonable(value: Any) -> Any:

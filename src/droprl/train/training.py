@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,24 +16,27 @@ import numpy as np
 from droprl.algorithms import ALGORITHMS, Algorithm
 from droprl.algorithms.protocol import Logged, State
 from droprl.algorithms.saved import algorithm_from_dict, algorithm_to_dict
+from droprl.compiler import on_accelerator
 from droprl.data import Dataset, load_dataset
 from droprl.data.support import fit_support
 from droprl.data.transitions import Prepared
 from droprl.errors import DropError
 from droprl.files.locks import locked
-from droprl.files.storage import remove_partial
+from droprl.files.memory import available_memory
+from droprl.files.names import path_part
+from droprl.files.storage import n_bytes, remove_partial
+from droprl.interrupts import Interrupted, asked_to_stop
 from droprl.progress import TrainProgress
 from droprl.train.checkpoints import save_checkpoint
 from droprl.train.config import RunConfig, data_config
 from droprl.train.disk_loop import DiskLoop
-from droprl.train.loop import Loop, init_seed, means_of, sums_from_json, sums_to_json
+from droprl.train.endings import ending_checks
+from droprl.train.loop import AHEAD, Loop, init_seed, means_of, sums_from_json, sums_to_json
+from droprl.train.machine import note_machine
 from droprl.train.run import MetricsLog, Run, open_run
 
+MOST_SEEDS = 10_000
 CALL_SECONDS = 1.0  # the time of one call to the device: progress and Ctrl-C react at this pace
-
-
-class Interrupted(KeyboardInterrupt):
-    """Ctrl-C stopped the work, and its state is saved. The message says how to go on."""
 
 
 def fit(
@@ -65,7 +67,8 @@ def fit(
     for name, every in (("checkpoint_every", checkpoint_every), ("log_every", log_every)):
         if every is not None and every < 1:
             raise DropError(f"{name} is {every}: give at least 1")
-    resolved, prepared = _prepared(dataset, algorithm)
+    with dataset.reading():
+        resolved, prepared = _prepared(dataset, algorithm)
     config = RunConfig(
         algorithm=resolved,
         data=data_config(dataset, source or dataset.name),
@@ -74,14 +77,24 @@ def fit(
         checkpoint_every=checkpoint_every or max(1, steps // 20),
         log_every=log_every or max(1, steps // 100),
     )
+    _refuse_too_large(config, prepared)
     path = Path(out) if out is not None else default_out(dataset, resolved)
     with locked(path):
         run = open_run(path, config, prepared, dataset.returns)
         if not run.readable(run.support):  # new, damaged, or of an older version without it
-            run.keep_support(fit_support(dataset, prepared.scaling))
+            with dataset.reading():
+                run.keep_support(fit_support(dataset, prepared.scaling))
         remove_partial(run.checkpoint_folder)
         if not run.finished:
-            _train(run, make_loop(config, prepared, dataset), progress)
+            try:
+                _train(run, make_loop(config, prepared, dataset), progress)
+            except jax.errors.JaxRuntimeError as error:
+                if "RESOURCE_EXHAUSTED" not in str(error):
+                    raise
+                raise DropError(
+                    f"{path}: the memory of the device is too small for this training: choose smaller networks, a "
+                    "smaller batch_size or fewer seeds; what was saved earlier is intact"
+                ) from error
     return run
 
 
@@ -90,7 +103,7 @@ def make_loop(config: RunConfig, prepared: Prepared, dataset: Dataset) -> Loop:
 
 
 def default_out(dataset: Dataset, algorithm: Algorithm) -> Path:
-    return Path("runs") / dataset.name.replace("/", "-") / algorithm.name
+    return Path("runs") / path_part(dataset.name.replace("/", "-")) / algorithm.name
 
 
 def _prepared(dataset: Dataset, algorithm: Algorithm | str) -> tuple[Algorithm, Prepared]:
@@ -109,7 +122,7 @@ def _prepared(dataset: Dataset, algorithm: Algorithm | str) -> tuple[Algorithm, 
         # Only shapes, nothing is computed: this finds sizes that fit no network.
         state = jax.eval_shape(lambda: init_seed(resolved, prepared.spec, jnp.uint32(0), jnp.int32(1)))
         jax.eval_shape(resolved.diagnose, state, prepared.probe)
-    except (ValueError, TypeError, ZeroDivisionError) as error:
+    except (ValueError, TypeError, OverflowError, ZeroDivisionError, MemoryError) as error:
         raise DropError(f"algorithm {chosen.name}: {' '.join(str(error).split())}: change its settings") from error
     # Columns on the disk were checked when they were written. Their checksums are compared at every start.
     columns = () if dataset.on_disk else (dataset.observations, dataset.actions, dataset.rewards)
@@ -118,7 +131,25 @@ def _prepared(dataset: Dataset, algorithm: Algorithm | str) -> tuple[Algorithm, 
     return resolved, prepared
 
 
+def _refuse_too_large(config: RunConfig, prepared: Prepared) -> None:
+    """Refuse a training that cannot fit: a lower bound of what it needs is more than there is."""
+    spec, algorithm = prepared.spec, config.algorithm
+    state = jax.eval_shape(lambda: init_seed(algorithm, spec, jnp.uint32(0), jnp.int32(1)))
+    step = 4 * (2 * spec.observation_size + 2 * spec.action_size + 3)  # bytes of one step in a batch
+    side_by_side = len(config.seeds) if on_accelerator() else 1
+    states, batches = 2 * n_bytes(state) * len(config.seeds), AHEAD * algorithm.batch_size * step * side_by_side
+    stats: dict[str, Any] = jax.local_devices()[0].memory_stats() or {}
+    most = stats["bytes_limit"] if "bytes_limit" in stats else available_memory()
+    if states + batches > most:
+        raise DropError(
+            f"{algorithm.name}: training needs more than {(states + batches) / 1e9:,.1f} GB of memory and "
+            f"{most / 1e9:,.1f} GB are free: choose smaller networks, a smaller batch_size or fewer seeds"
+        )
+
+
 def _seed_list(seeds: int | Sequence[int]) -> tuple[int, ...]:
+    if (seeds if isinstance(seeds, int) else len(seeds)) > MOST_SEEDS:
+        raise DropError(f"seeds: at most {MOST_SEEDS:,} train side by side: give fewer")
     listed = tuple(range(seeds)) if isinstance(seeds, int) else tuple(int(s) for s in seeds)
     if not listed or len(set(listed)) != len(listed) or min(listed) < 0 or max(listed) >= 2**32:
         raise DropError(f"seeds {seeds!r}: give a number of seeds, or different seeds from 0 to 2³² − 1")
@@ -137,9 +168,11 @@ def _train(run: Run, loop: Loop, show: bool) -> None:
     label = f"{config.algorithm.name} × {len(config.seeds)} seed{'s' if len(config.seeds) > 1 else ''}"
     warned: set[tuple[int, str]] = set()
     shown = {curve.metric: curve.short for curve in config.algorithm.card.curves if curve.short}
-    with TrainProgress(label, step, config.steps, show, shown) as progress, _interruptible() as interrupted:
+    with TrainProgress(label, step, config.steps, show, shown) as progress, asked_to_stop() as interrupted:
         if step:
             progress.say(f"resuming {run.path} at update {step:,}")
+        for text in _notices(run, log, step, checkpoints[-1].run if checkpoints else None):
+            progress.warn(text)
         pace = _Pace()
         while step < config.steps and not interrupted():
             boundary = min(_next(step, config.log_every), _next(step, config.checkpoint_every), config.steps)
@@ -163,17 +196,33 @@ def _train(run: Run, loop: Loop, show: bool) -> None:
                 progress.update(step, {name: float(np.mean(value)) for name, value in means.items()})
                 first, sums = step, {}
             if at_checkpoint:
-                _save(run, step, states, scheduled=True)
+                _save(run, log, step, states, scheduled=True)
                 saved = step
                 if 2 * step >= config.steps:
                     for text in _new_warnings(config, means, warned):
                         progress.warn(text)
+                if step == config.steps:
+                    for text in _undertrained(run):
+                        progress.warn(text)
         if step > saved:
-            _save(run, step, states, scheduled=False, unlogged={"first": first, "sums": sums_to_json(sums)})
+            unlogged = {"first": first, "sums": sums_to_json(sums)}
+            _save(run, log, step, states, scheduled=False, unlogged=unlogged)
+        number = interrupted()
     if step < config.steps:
         raise Interrupted(
-            f"stopped at update {step:,} of {config.steps:,}, saved in {run.path}: run the same command again to go on"
+            f"stopped at update {step:,} of {config.steps:,}, saved in {run.path}: run the same command again to go on",
+            number=signal.SIGINT if number is None else number,
         )
+
+
+def _notices(run: Run, log: MetricsLog, step: int, bound: dict[str, str] | None) -> Iterator[str]:
+    """What somebody must know who goes on with a run at this update."""
+    if (moved := note_machine(run.path, step)) is not None:
+        yield f"{run.path}: {moved}"
+    if step and bound is None:
+        yield f"{run.path}: an older version saved its checkpoints, which do not say to which settings they belong"
+    if lost := log.missing(step, run.config.log_every):
+        yield f"{run.path / 'metrics.jsonl'}: lacks {lost:,} entries up to update {step:,}: they stay lost"
 
 
 def _next(step: int, every: int) -> int:
@@ -189,12 +238,23 @@ def _new_warnings(config: RunConfig, means: dict[str, np.ndarray], warned: set[t
                 yield f"seed {seed}, {check.meaning} ({check.name} {check.value:.3g})"
 
 
-def _save(run: Run, step: int, states: State, scheduled: bool, unlogged: dict[str, Any] | None = None) -> None:
+def _undertrained(run: Run) -> Iterator[str]:
+    log = run.metrics()
+    for i, seed in enumerate(run.config.seeds):
+        for check in ending_checks(run.config.algorithm.card, log, i):
+            if not check.healthy:
+                yield f"seed {seed}, {check.meaning} ({check.name} {check.value:.3g})"
+
+
+def _save(
+    run: Run, log: MetricsLog, step: int, states: State, scheduled: bool, unlogged: dict[str, Any] | None = None
+) -> None:
     """Check the weights and save them. A loss is measured before its update, so it does not show the last weights."""
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(jax.device_get(states))]
     finite = [all(np.isfinite(leaf[i]).all() for leaf in leaves) for i in range(len(run.config.seeds))]
     _refuse_nan(run, run.config.seeds, step, {"a weight": np.where(finite, 0.0, np.nan)})
-    save_checkpoint(run.checkpoint_folder, step, states, scheduled, unlogged)
+    log.sync()  # first: after a power loss, no checkpoint may stand ahead of its log
+    save_checkpoint(run.checkpoint_folder, step, states, scheduled, unlogged, run.identity)
 
 
 def _refuse_nan(run: Run, seeds: Sequence[int], step: int, means: dict[str, np.ndarray]) -> None:
@@ -219,23 +279,3 @@ class _Pace:
         yield
         took = max(time.perf_counter() - began, 1e-6)
         self.count = int(np.clip(count * CALL_SECONDS / took, 1, 10 * self.count))
-
-
-@contextmanager
-def _interruptible() -> Iterator[Any]:
-    """The first Ctrl-C asks for a stop at the next safe moment. The second one stops at once."""
-    asked = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield asked.is_set
-        return
-
-    def ask(number: int, frame: Any) -> None:
-        if asked.is_set():
-            raise KeyboardInterrupt
-        asked.set()
-
-    before = signal.signal(signal.SIGINT, ask)
-    try:
-        yield asked.is_set
-    finally:
-        signal.signal(signal.SIGINT, before)

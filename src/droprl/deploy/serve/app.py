@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +17,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from droprl.deploy.serve import sessions as memory
 from droprl.deploy.serve import wire
 from droprl.deploy.serve.batching import ENDED, Batcher, Busy, Ended
+from droprl.deploy.serve.clients import client_of, part
 from droprl.deploy.serve.engine import Acted, Engine, Rows
 from droprl.deploy.serve.gate import Gate, refused
 from droprl.deploy.serve.live.routes import add_live_page
@@ -43,11 +46,14 @@ MEANING = {
     415: "the body is not JSON",
     421: "the request names another host than this service",
     422: "the body does not fit this policy; the error says why",
-    429: "too many sessions or too many episodes are open",
+    429: "too many sessions or too many episodes are open, in all or of this client",
     503: "too many requests are waiting, or the policy no longer answers",
+    504: "there was no answer within the time for one request",
 }
+HUNG_UP = 499  # nobody reads this answer: it is counted in the metrics
 ANY = (401, 403, 421)
 READING = (*ANY, 400, 408, 413, 415, 422)
+ACTING = (*READING, 409, 503, 504)
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,8 @@ class Limits:
     idle_seconds: float = 600.0
     waiting: int = 1024
     one_by_one: bool = False  # see `Engine`
+    share: float = 0.5  # of sessions, episodes, connections and waiting requests, for one client
+    seconds: float = 20.0  # for one request, from its head to its answer; a longer call of the policy counts as hung
 
 
 class Service:
@@ -69,20 +77,32 @@ class Service:
         self.stage = Stage(loaded, env)
         self.measures = Measures()
         self.engine = Engine(loaded, limits.rows, limits.one_by_one)
-        self.batcher = Batcher(self.engine, limits.waiting, self.measures.batch)
-        self.sessions = memory.Sessions(limits.sessions, limits.idle_seconds)
+        most_waiting = part(limits.share, limits.waiting)
+        self.batcher = Batcher(self.engine, limits.waiting, self.measures.batch, most_waiting, limits.seconds)
+        self.sessions = memory.Sessions(limits.sessions, limits.idle_seconds, share=limits.share)
         self.shapes = wire.Shapes.of(loaded.spec, limits.rows)
         self.remembers = loaded.traits.remembers
         self.measures.watch("waiting_requests", "Requests that wait for the policy.", lambda: self.batcher.waiting)
         self.measures.watch("open_sessions", "Sessions that are open.", lambda: len(self.sessions))
 
-    def close(self) -> None:
+    def close(self, seconds: float = 60.0) -> bool:
+        """End all threads, and say whether they ended within this time. One that computes cannot be stopped."""
+        until = time.monotonic() + seconds
         self.stage.close()
-        self.batcher.close()
-        self.stage.wait()
+        return self.batcher.close(seconds) & self.stage.wait(until)
 
-    async def act(self, observations: np.ndarray, carry: Carry, rewards: np.ndarray) -> Acted:
-        acted = await self.batcher.act(Rows(observations, carry, rewards))
+    async def act(self, request: Request, observations: np.ndarray, carry: Carry, rewards: np.ndarray) -> Acted:
+        """The answer of the policy. Nothing is computed for a client that hangs up before its turn comes."""
+        answer = asyncio.ensure_future(self.batcher.act(Rows(observations, carry, rewards), client_of(request.scope)))
+        hung_up = asyncio.ensure_future(_hung_up(request))
+        try:
+            await asyncio.wait((answer, hung_up), return_when=asyncio.FIRST_COMPLETED)
+            if not answer.done():
+                raise HTTPException(HUNG_UP, "the client has hung up")
+            acted = answer.result()
+        finally:
+            answer.cancel()
+            hung_up.cancel()
         if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(acted) if leaf.dtype.kind == "f"):
             raise HTTPException(422, "the policy has no finite action here: the observation is too far from its data")
         return acted
@@ -109,6 +129,8 @@ class Service:
             "most_sessions": self.limits.sessions,
             "most_episodes": self.sessions.episodes,
             "session_idle_seconds": self.limits.idle_seconds,
+            "most_of_a_client": self.limits.share,
+            "seconds_for_a_request": self.limits.seconds,
         }
 
 
@@ -120,7 +142,13 @@ def make_app(service: Service, token: str | None = None) -> FastAPI:
         docs_url=None,  # FastAPI's pages would fetch scripts from other sites; `live.routes` has our own page
         redoc_url=None,
     )
-    app.add_middleware(Gate, measures=service.measures, most_bytes=service.shapes.most_bytes, token=token)
+    app.add_middleware(
+        Gate,
+        measures=service.measures,
+        most_bytes=service.shapes.most_bytes,
+        seconds=service.limits.seconds,
+        token=token,
+    )
     app.add_exception_handler(StarletteHTTPException, _refuse)
     app.add_exception_handler(DropError, _refuse)
     _add_acting(app, service)
@@ -131,7 +159,7 @@ def make_app(service: Service, token: str | None = None) -> FastAPI:
 
 
 def _add_acting(app: FastAPI, service: Service) -> None:
-    @app.post("/act", **_told(service.shapes.act, wire.Action | wire.Actions, *READING, 409, 503))
+    @app.post("/act", **_told(service.shapes.act, wire.Action | wire.Actions, *ACTING))
     async def act(request: Request) -> Response:
         """The action at an observation, or at each of a list. A rule that remembers its episode needs a session."""
         asked: Any = await wire.read(request, service.shapes.act, service.shapes.most_bytes)
@@ -139,7 +167,8 @@ def _add_acting(app: FastAPI, service: Service) -> None:
             raise HTTPException(409, "this policy remembers its episode: POST /sessions, then /sessions/{session}/act")
         observations, alone = wire.as_rows(asked.observation)
         rewards = np.zeros(len(observations), np.float32)
-        return _answer(await service.act(observations, service.engine.start(len(observations)), rewards), alone)
+        acted = await service.act(request, observations, service.engine.start(len(observations)), rewards)
+        return _answer(acted, alone)
 
 
 def _add_sessions(app: FastAPI, service: Service) -> None:
@@ -149,13 +178,13 @@ def _add_sessions(app: FastAPI, service: Service) -> None:
     async def open_session(request: Request) -> Response:
         """Make a place for the memory of one episode, or of several episodes side by side."""
         asked: Any = await wire.read(request, service.shapes.session, service.shapes.most_bytes, empty_is_default=True)
-        name = sessions.create(asked.episodes, service.engine.start(asked.episodes))
+        name = sessions.create(asked.episodes, service.engine.start(asked.episodes), client_of(request.scope))
         answer = {"session": name, "episodes": asked.episodes, "idle_seconds": sessions.idle}
         return JSONResponse(answer, 201)
 
     @app.post(
         "/sessions/{session}/act",
-        **_told(service.shapes.session_act, wire.Action | wire.Actions, *READING, 404, 409, 503),
+        **_told(service.shapes.session_act, wire.Action | wire.Actions, *ACTING, 404),
     )
     async def act_in_session(session: str, request: Request) -> Response:
         """The next action of the session's episodes."""
@@ -170,7 +199,7 @@ def _add_sessions(app: FastAPI, service: Service) -> None:
                     409, f"{len(observations)} observations for {opened.episodes} episodes of the session"
                 )
             rewards = _rewards(asked.reward, opened)
-            acted = await service.act(observations, opened.memory, rewards)
+            acted = await service.act(request, observations, opened.memory, rewards)
             carry = jax.tree.map(np.array, acted.memory)  # a copy: a view would keep the whole batch in memory
         finally:
             sessions.end(session, carry)
@@ -197,8 +226,9 @@ def _add_facts(app: FastAPI, service: Service) -> None:
 
     @app.get("/health", response_model=wire.Health, responses=unwell | _refusals(403, 421))
     async def health() -> Response:
-        """Whether the policy can act. This needs no token."""
-        return JSONResponse({"status": "ok"}) if service.batcher.works else JSONResponse({"error": ENDED}, 503)
+        """Whether the policy can act: no, if it has not come back from a call in time. This needs no token."""
+        trouble = service.batcher.trouble
+        return JSONResponse({"status": "ok"}) if trouble is None else JSONResponse({"error": trouble}, 503)
 
     @app.get("/info", responses=_refusals(*ANY))
     async def info() -> dict[str, Any]:
@@ -209,6 +239,12 @@ def _add_facts(app: FastAPI, service: Service) -> None:
     async def metrics() -> Response:
         """Counters and times in Prometheus' text format."""
         return Response(service.measures.text(), media_type=KIND)
+
+
+async def _hung_up(request: Request) -> None:
+    """Returns when the client has closed its connection."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def _answer(acted: Acted, alone: bool) -> Response:
@@ -237,5 +273,5 @@ async def _refuse(_: Request, error: Exception) -> Response:
     if isinstance(error, StarletteHTTPException):
         return refused(HTTPException(error.status_code, error.detail, error.headers))
     status = STATUS.get(type(error), 400) if isinstance(error, DropError) else 500
-    headers = {"retry-after": "1"} if status in (429, 503) else None
+    headers = {"retry-after": "1"} if status in (429, 503, 504) else None
     return refused(HTTPException(status, " ".join(str(error).split()), headers))

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from droprl.deploy.serve.clients import part
 from droprl.errors import DropError
 from droprl.policies.policy import Carry
 
@@ -32,24 +33,34 @@ class Session:
     episodes: int
     memory: Carry
     used: float
+    client: str = ""
     steps: int = 0
     acting: bool = False
 
 
 class Sessions:
-    """At most `most` sessions, with at most `episodes` in all. A session unused for `idle` seconds is forgotten."""
+    """At most `most` sessions, with at most `episodes` in all. One client may have this `share` of both.
+
+    A session unused for `idle` seconds is forgotten.
+    """
 
     def __init__(
-        self, most: int, idle: float, episodes: int = MOST_EPISODES, clock: Callable[[], float] = time.monotonic
+        self,
+        most: int,
+        idle: float,
+        episodes: int = MOST_EPISODES,
+        share: float = 1.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.most, self.idle, self.episodes, self._clock = most, idle, max(episodes, most), clock
+        self.share = share
         self._open: dict[str, Session] = {}  # the first one has been unused for the longest time
 
     def __len__(self) -> int:
         self._forget_the_idle()
         return len(self._open)
 
-    def create(self, episodes: int, memory: Carry) -> str:
+    def create(self, episodes: int, memory: Carry, client: str = "") -> str:
         if len(self) >= self.most:
             raise TooManySessions(
                 f"{self.most} sessions are open: delete one, or wait until one has been idle for {self.idle:g} s"
@@ -59,8 +70,17 @@ class Sessions:
             raise TooManySessions(
                 f"{taken:,} episodes are open, and {self.episodes:,} is the most: delete a session, or ask for fewer"
             )
+        own = [session.episodes for session in self._open.values() if session.client == client]
+        if len(own) >= part(self.share, self.most):
+            raise TooManySessions(f"{len(own)} sessions of yours are open, the most for one client: delete one")
+        most = part(self.share, self.episodes)
+        if sum(own) + episodes > most:
+            raise TooManySessions(
+                f"{sum(own):,} episodes of yours are open, and {most:,} is the most for one client: delete a session, "
+                "or ask for fewer"
+            )
         name = secrets.token_urlsafe(16)
-        self._open[name] = Session(episodes, memory, self._clock())
+        self._open[name] = Session(episodes, memory, self._clock(), client)
         return name
 
     def get(self, name: str) -> Session:

@@ -15,7 +15,7 @@ from droprl.data.transitions import Spec
 
 LARGEST_NUMBER = 1e9  # no task observes larger numbers, and their products would overflow float32
 BYTES_PER_NUMBER = 32  # enough for any float with its comma and some blanks
-SECONDS_TO_SEND = 30.0
+SECONDS_TO_SEND = 10.0
 Number = Annotated[float, Field(ge=-LARGEST_NUMBER, le=LARGEST_NUMBER, allow_inf_nan=False, strict=True)]
 Model = TypeVar("Model", bound=BaseModel)
 

@@ -16,7 +16,7 @@ import numpy as np
 from jax import Array
 
 from droprl.adapt import InferenceRule, Search
-from droprl.adapt.inference import climb
+from droprl.adapt.inference import candidate_scores, climb
 from droprl.data.scaling import Scaling
 from droprl.loaded import step_policy
 from droprl.policies import FixedPolicy
@@ -70,7 +70,8 @@ def see(
 ) -> tuple[np.ndarray, Sight]:
     """The action in the task's units, and what the search saw, both on the host. With a key the action is drawn."""
     n = len(search.embeddings)
-    starts = min(search.adaptation.starts or n, n) if settings.rule == "grad-ada" else 1
+    several = settings.rule == "grad-ada" and search.adaptation.candidates != "first"
+    starts = min(search.adaptation.starts or n, n) if several else 1
     numbers = (jnp.int32(settings.steps_uphill), jnp.int32(starts), jnp.bool_(settings.due(since)))
     action, sight = _see(search, scaling, choice, jnp.asarray(observation, jnp.float32), *numbers, key)
     return np.array(action), jax.device_get(sight)
@@ -87,12 +88,15 @@ def _see(
     due: Array,
     key: Array | None,
 ) -> tuple[Array, Sight]:
-    score, embeddings = search.score_at(jnp.asarray(scaling.observations_in(observation))), search.embeddings
+    seen = jnp.asarray(scaling.observations_in(observation))
+    score, embeddings, supported = search.score_at(seen), search.embeddings, search.supported(seen)
     scores = jax.vmap(score)(embeddings)
+    offered = candidate_scores(scores, search.adaptation, supported)
     in_full = replace(search.adaptation, tolerance=0.0)
-    ends = climb(score, embeddings, embeddings, embeddings, in_full, ascent_steps)
-    ranks = jnp.argsort(jnp.argsort(-scores))
-    best = jnp.argmax(jnp.where(ranks < starts, jax.vmap(score)(ends), -jnp.inf)).astype(jnp.int32)
+    ends, _ = climb(score, embeddings, embeddings, embeddings, in_full, ascent_steps)
+    ranks = jnp.argsort(jnp.argsort(-offered))
+    may_win = (ranks < starts) & ~jnp.isneginf(offered)
+    best = jnp.argmax(jnp.where(may_win, jax.vmap(score)(ends), -jnp.inf)).astype(jnp.int32)
     choice = Choice(jnp.where(due, ends[best], choice.z), jnp.where(due, best, choice.start))
     fixed = FixedPolicy(search.behavior_policy, choice.z, sample_actions=key is not None)
     _, actions = step_policy(fixed, scaling, (), observation[None], key)

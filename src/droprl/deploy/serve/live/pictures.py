@@ -61,18 +61,19 @@ def _works(backend: str) -> bool:
     return tried.returncode == 0
 
 
-def task_to_watch(env_id: str) -> tuple[gymnasium.Env[Any, Any], str | None]:
+def task_to_watch(env_id: str, time_limit: int | None = None) -> tuple[gymnasium.Env[Any, Any], str | None]:
     """The task, and the reason if it cannot draw frames."""
     backend = drawing_backend()
     if backend is None:
-        return make_env(env_id), "MuJoCo finds no way to draw on this machine (EGL or OSMesa): watch the plane instead"
+        why = "MuJoCo finds no way to draw on this machine (EGL or OSMesa): watch the plane instead"
+        return make_env(env_id, time_limit), why
     os.environ[VARIABLE] = backend  # Gymnasium reads it when it draws the first frame
     for options in ({"width": WIDTH, "height": HEIGHT}, {}):
         try:
-            return make_env(env_id, render_mode="rgb_array", **options), None
+            return make_env(env_id, time_limit, render_mode="rgb_array", **options), None
         except (DropError, TypeError):
             continue  # some tasks draw frames of one size only, and some do not draw at all
-    return make_env(env_id), f"{env_id} draws no frames: watch the plane instead"
+    return make_env(env_id, time_limit), f"{env_id} draws no frames: watch the plane instead"
 
 
 class Camera:

@@ -16,8 +16,10 @@ import jax
 import numpy as np
 
 from droprl.adapt import Plane
+from droprl.data.tasks import limit_of_data
 from droprl.deploy.serve.live import pictures
 from droprl.deploy.serve.live.look import Settings, Sight, no_choice_yet, see
+from droprl.environments.ids import given_by_user
 from droprl.environments.mazes import MAZES, TIME_LIMITS, env_id
 from droprl.environments.simulation import make_env
 from droprl.errors import DropError
@@ -28,7 +30,7 @@ from droprl.rollout import check_fit
 MOST_SHOWS = 4
 FRAMES_PER_SECOND = 12.0
 STEPS_PER_FRAME = 2
-THREAD, SECONDS_TO_END = "droprl-show", 20.0
+THREAD = "droprl-show"
 FAMILIES = (tuple(map(env_id, MAZES)), tuple(map(env_id, TIME_LIMITS)))  # tasks with the same observations and actions
 Event = dict[str, Any]
 
@@ -52,7 +54,7 @@ class Stage:
 
     def __init__(self, loaded: LoadedPolicy, env: str | None = None) -> None:
         self.loaded = loaded
-        self.tasks = tasks_of(env or loaded.origin.env)
+        self.tasks = tasks_of(given_by_user(env) or loaded.origin.env)
         if env is not None:
             _check_task(loaded, env)
         self.search = loaded.search
@@ -108,11 +110,15 @@ class Stage:
         for show in list(self._shows.values()):
             show.stop()
 
-    def wait(self) -> None:
-        """Call this after `close`. It waits for the simulators, so that the process does not end while one runs."""
-        for thread in threading.enumerate():
-            if thread.name == THREAD:
-                thread.join(SECONDS_TO_END)
+    def wait(self, until: float) -> bool:
+        """Call this after `close`. It waits for the simulators until this moment, and says whether all of them ended.
+
+        The process must not end in the normal way while one runs: its libraries would be taken apart under it.
+        """
+        shows = [thread for thread in threading.enumerate() if thread.name == THREAD]
+        for thread in shows:
+            thread.join(max(0.0, until - time.monotonic()))
+        return not any(thread.is_alive() for thread in shows)
 
 
 class Show:
@@ -182,7 +188,8 @@ class Show:
 
     def _play(self, task: str) -> None:
         """Play episodes of one task, until the person asks for another task."""
-        env, no_frames = pictures.task_to_watch(task)
+        origin = self._stage.loaded.origin
+        env, no_frames = pictures.task_to_watch(task, limit_of_data(origin.time_limit, origin.env, task))
         try:
             check_fit(self._stage.loaded, env)
             self._say("task", task=task, no_frames=no_frames)
