@@ -56,7 +56,7 @@ def _first_line(kind: type) -> str:
 
 
 def settings_of(kind: Any) -> Iterator[str]:
-    parent: Any = next((base for base in kind.__bases__ if is_dataclass(base)), None)
+    parent: Any = next((base for base in kind.__bases__ if is_dataclass(base) and hasattr(base, "name")), None)
     shown = list(fields(kind))
     if parent is not None:
         gone = sorted({field.name for field in fields(parent)} - {field.name for field in shown})

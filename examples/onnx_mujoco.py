@@ -23,7 +23,8 @@ options.intra_op_num_threads = 1  # with one observation at a time more threads 
 session = onnxruntime.InferenceSession(arguments.file, options)
 facts = session.get_modelmeta().custom_metadata_map
 inputs, outputs = ([value.name for value in values] for values in (session.get_inputs(), session.get_outputs()))
-env = gymnasium.make(arguments.task or facts["task"])
+limit = facts.get("time_limit") if arguments.task in (None, facts["task"]) else None  # another task has its own
+env = gymnasium.make(arguments.task or facts["task"], max_episode_steps=int(limit) if limit else None)
 
 for episode in range(arguments.episodes):
     # The memory of the policy is an input of every step. The outputs next_… are the memory for the next step.

@@ -20,6 +20,8 @@ WAY = (
     "errors",
     "version",
     "compiler",
+    "terminal",
+    "interrupts",
     "progress",
     "files",
     "environments",
@@ -230,6 +232,44 @@ def test_the_check_of_algorithms_sees_every_offence(source: str, in_bench: int, 
     assert len(knowledge_of_one_algorithm(source, ROOT / "bench" / "suite.py")) == in_bench
     assert len(knowledge_of_one_algorithm(source, ROOT / "select" / "selection.py")) == in_select
     assert knowledge_of_one_algorithm(source, ROOT / "algorithms" / "cvae.py") == []
+
+
+# --- the screen: only `terminal` prints ---
+
+
+def prints_of(source: str) -> list[int]:
+    """The lines that print past `droprl.terminal`: names from files would reach the screen as they are."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            past = called == "print" or called.endswith(("TextColumn", "from_markup", "stdout.write", "stderr.write"))
+            found += [node.lineno] if past else []
+        elif isinstance(node, ast.ImportFrom) and node.module in ("rich.console", "rich.markup"):
+            found.append(node.lineno)
+        elif isinstance(node, ast.ImportFrom) and node.module == "rich":
+            found += [node.lineno for alias in node.names if alias.name in ("print", "console", "get_console")]
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_only_the_terminal_prints(path: Path) -> None:
+    assert part_of(path) == "terminal" or prints_of(path.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "lines"),
+    [
+        ("print('x')", [1]),
+        ("from rich.console import Console", [1]),
+        ("import sys\nsys.stderr.write('x')", [2]),
+        ("from rich.progress import TextColumn\nTextColumn('{task.description}')", [2]),
+        ("from rich.text import Text\nText.from_markup('x')", [2]),
+        ("from droprl.terminal import say\nsay('x')\nfingerprint('x')", []),
+    ],
+)
+def test_the_check_of_prints_sees_every_offence(source: str, lines: list[int]) -> None:
+    assert prints_of(source) == lines
 
 
 # --- files, and what an import costs ---

@@ -116,7 +116,7 @@ def our_settings(method: str, dataset: Dataset) -> BC | DT:
     """Small networks. BC acts with its last weights and not with an average, as in d3rlpy."""
     if method == "bc":
         return replace(BC.small(), average_rate=1.0)
-    return replace(DT.small(), gradient_clip=CLIP / dataset.action_size).resolve(dataset)
+    return replace(DT.small(), warmup_steps=500, gradient_clip=CLIP / dataset.action_size).resolve(dataset)
 
 
 def ours(algorithm: BC | DT, dataset: Dataset, rows: np.ndarray, options: argparse.Namespace) -> list[Trained]:
@@ -190,7 +190,7 @@ def _their_config(algorithm: BC | DT, dataset: Dataset) -> Any:
 def _their_returns(algorithm: BC | DT, learner: Any, dataset: Dataset, episodes: int) -> Iterator[float]:
     """The returns of the same episodes that our side plays."""
     assert dataset.env is not None
-    env = make_env(dataset.env)
+    env = make_env(dataset.env, dataset.time_limit)
     for episode in range(episodes):
         act = _their_actor(algorithm, learner)
         observation, _ = env.reset(seed=EVALUATION_SEED + episode)

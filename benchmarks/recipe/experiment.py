@@ -93,6 +93,7 @@ def run_group(
             "curve": [{name: np.round(v[k], 4).tolist() for name, v in means.items()} for means in curve],
             "steps": boundaries[CURVE_EVERY::CURVE_EVERY],
             "score_range": m.dataset.score_range,
+            "time_limit": m.dataset.time_limit,
             "measures": {},
             "plays": {},
         }
@@ -177,9 +178,10 @@ def play(
     """
     latest_first = list(reversed(states))
     shape = (len(states), len(jobs), jobs[0].seeds, jobs[0].episodes)
-    ids = [str(made[k].dataset.env) for k in np.indices(shape)[1].ravel()]
+    datasets = [made[k].dataset for k in np.indices(shape)[1].ravel()]
+    tasks = [(str(dataset.env), dataset.time_limit) for dataset in datasets]
     seeds = (EVALUATION_SEED + np.indices(shape)[3].ravel()).tolist()
-    players = Players(ids, seeds, (stack.spec.observation_size, stack.spec.action_size), n_workers)
+    players = Players(tasks, seeds, (stack.spec.observation_size, stack.spec.action_size), n_workers)
     discounts = np.array([getattr(m.algorithm, "discount", None) or 0.99 for m in made]).reshape(1, -1, 1, 1)
     for name, settings in jobs[0].plays.items():
         n_checkpoints = len(states) if name in jobs[0].late else 1

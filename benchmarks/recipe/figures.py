@@ -202,7 +202,7 @@ def draw_decomposition(experiment: Experiment) -> Drawing:
     body, bottom = dot_chart(rows, columns, 92)
     items = [(_colour(plays, p), _colour(plays, p), named(p)) for p in plays]
     note = "D4RL-normalised score. Small: one seed, the mean of its episodes. Large: the mean of the seeds"
-    return Drawing(key(items, 74) + body, bottom, note)
+    return Drawing(key(items, 74) + body, bottom, note + (f".{experiment.clocks}" if experiment.clocks else ""))
 
 
 def _colour(plays: Sequence[str], play: str) -> int:

@@ -7,6 +7,8 @@ from typing import Any
 
 from experiment import Job
 
+from droprl.adapt import Adaptation
+
 # Each dataset and its number of trajectories.
 DATASETS = {
     "hopper-random": 1371,
@@ -30,13 +32,24 @@ MEDIUM_REPLAY = ("hopper-medium-replay", "walker2d-medium-replay", "halfcheetah-
 SEARCHED = (*MEDIUM_REPLAY, "hopper-medium")  # settings were compared on these; other datasets saw only the outcome
 
 # Only the experiment `constraint` has the constraint. Elsewhere it would change nothing: its multiplier stays at 0.
-SMALL: dict[str, Any] = {"width": 128, "batch_size": 256, "constraint": "none"}
-MIDDLE: dict[str, Any] = {"width": 256, "batch_size": 256, "constraint": "none"}
+# The defaults when these results were made.
+EARLIER: dict[str, Any] = {
+    "decomposition": "rank",
+    "rank_by": "return",
+    "top_share": None,
+    "score_models": 1,
+    "cross_fit": False,
+    "learn_home": False,
+    "adaptation": Adaptation(keep="last", candidates="all"),
+}
+SMALL: dict[str, Any] = EARLIER | {"width": 128, "batch_size": 256, "constraint": "none"}
+MIDDLE: dict[str, Any] = EARLIER | {"width": 256, "batch_size": 256, "constraint": "none"}
 CLONING: dict[str, Any] = {"width": 256, "batch_size": 256}
+FRACTION: dict[str, Any] = {"bc": {}, "fbc": {"top_fraction": 0.1}}  # the default when these results were made
 SEARCH: dict[str, Any] = {"steps": 8_000, "seeds": 3}  # for small networks
 HELD_OUT: dict[str, Any] = SEARCH | {"held_out": True}
 KEPT = 0.89  # a tenth of the trajectories, rounded up, is held out
-SHORT_ASCENT: dict[str, Any] = {"ascent_steps": 10, "starts": 5}
+SHORT_ASCENT: dict[str, Any] = {"ascent_steps": 10, "starts": 5, "keep": "last", "candidates": "all"}
 RULES = {rule: {"rule": rule} | SHORT_ASCENT for rule in ("first", "best", "grad", "best-ada", "grad-ada")}
 
 
@@ -175,7 +188,8 @@ def main() -> list[Job]:
             settings, late = MIDDLE | cut(dataset, rule), ("grad-ada",) if rule == "behavior" else ()
             jobs.append(Job("main", dataset, rule, settings=settings, plays=plays, late=late, **budget))
         for name in ("bc", "fbc"):
-            jobs.append(Job("main", dataset, name, name, CLONING, {name: {}}, late=(name,), **budget))
+            settings = CLONING | FRACTION[name]
+            jobs.append(Job("main", dataset, name, name, settings, {name: {}}, late=(name,), **budget))
     return jobs
 
 
@@ -187,11 +201,12 @@ def paper_size() -> list[Job]:
     jobs = []
     for dataset in DATASETS:
         if dataset.startswith(("hopper", "walker2d", "halfcheetah")):
-            settings = wide | {"constraint": "none"} | cut(dataset, "rank")
+            settings = EARLIER | wide | {"constraint": "none"} | cut(dataset, "rank")
             late = ("grad-ada",)
             jobs.append(Job("paper_size", dataset, "rank", settings=settings, plays=plays, late=late, **budget))
             for name in ("bc", "fbc"):
-                jobs.append(Job("paper_size", dataset, name, name, wide, {name: {}}, late=(name,), **budget))
+                settings = wide | FRACTION[name]
+                jobs.append(Job("paper_size", dataset, name, name, settings, {name: {}}, late=(name,), **budget))
     return jobs
 
 

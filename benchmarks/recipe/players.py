@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+Task = tuple[str, int | None]  # the Gymnasium id, and the time limit if it is not the environment's own
+
 
 class Players:
     """Environments that play one episode each. A later play may use only the first ones, for new episodes.
@@ -17,8 +19,8 @@ class Players:
     Observations, actions and rewards are in memory that all processes share.
     """
 
-    def __init__(self, env_ids: list[str], seeds: list[int], sizes: tuple[int, int], n_workers: int) -> None:
-        n = len(env_ids)
+    def __init__(self, tasks: list[Task], seeds: list[int], sizes: tuple[int, int], n_workers: int) -> None:
+        n = len(tasks)
         shapes = {"observations": (n, sizes[0]), "actions": (n, sizes[1]), "rewards": (n,), "playing": (n,)}
         self._memory = {k: SharedMemory(create=True, size=8 * int(np.prod(s))) for k, s in shapes.items()}
         self.arrays = {k: np.ndarray(s, np.float64, self._memory[k].buf) for k, s in shapes.items()}
@@ -30,7 +32,7 @@ class Players:
         os.environ["JAX_PLATFORMS"] = "cpu"  # the workers do not use the device
         for w in range(min(n_workers, n)):
             ours, theirs = context.Pipe()
-            mine = [(i, env_ids[i], seeds[i]) for i in range(w, n, n_workers)]
+            mine = [(i, tasks[i], seeds[i]) for i in range(w, n, n_workers)]
             worker = context.Process(target=_work, args=(theirs, names, mine), daemon=True)
             worker.start()
             theirs.close()
@@ -66,14 +68,14 @@ class Players:
             pipe.recv()
 
 
-def _work(pipe: Connection, names: dict[str, tuple[str, Any]], mine: list[tuple[int, str, int]]) -> None:
+def _work(pipe: Connection, names: dict[str, tuple[str, Any]], mine: list[tuple[int, Task, int]]) -> None:
     from droprl.environments.simulation import make_env
 
     memory = {k: SharedMemory(name) for k, (name, _) in names.items()}
     arrays = {k: np.ndarray(shape, np.float64, memory[k].buf) for k, (_, shape) in names.items()}
     observations, actions = arrays["observations"], arrays["actions"]
     rewards, playing = arrays["rewards"], arrays["playing"]
-    envs = {i: make_env(env_id, disable_env_checker=True) for i, env_id, _ in mine}
+    envs = {i: make_env(*task, disable_env_checker=True) for i, task, _ in mine}
     active: list[int] = []
     while (message := pipe.recv()) is not None:
         if message:

@@ -19,7 +19,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from droprl.data.tasks import find_task
+from droprl.data.tasks import find_task, known_time_limit
 from droprl.errors import DropError
 from droprl.evaluation.statistics import Estimate, aggregate, probability_of_improvement, standard_error
 from droprl.report.svg import number
@@ -60,6 +60,7 @@ class Result:
     plays: dict[str, Played]
     measures: dict[str, np.ndarray]  # a value a seed, at the end of training
     normalised: bool  # where the task has no reference scores, returns stand in for scores
+    clock: int | None  # for how many steps it was played, if that is not the task's own time limit
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,14 @@ class Experiment:
         """Datasets whose scores can be put together."""
         raw = {r.dataset for r in self.results if not r.normalised}
         return [d for d in self.datasets if d not in raw]
+
+    @property
+    def clocks(self) -> str:
+        """A sentence on the datasets that were not played for as long as their task lasts; empty without any."""
+        odd = {r.dataset: r.clock for r in self.results if r.clock is not None}
+        return "".join(
+            f" {d} was played for {n} steps, its task lasts {known_time_limit(d, None)}." for d, n in odd.items()
+        )
 
     def result(self, dataset: str, variant: str) -> Result | None:
         return next((r for r in self.results if (r.dataset, r.variant) == (dataset, variant)), None)
@@ -135,7 +144,9 @@ def _load_result(content: Mapping[str, Any]) -> Result:
     plays = {name: _load_play(play) for name, play in content["plays"].items()}
     known = find_task(job["dataset"].split("+")[0])
     normalised = content.get("score_range", known.score_range if known else None) is not None
-    return Result(job["dataset"], job["variant"], plays, per_seed, normalised)
+    clock = content.get("time_limit")
+    odd = clock if plays and clock not in (None, known_time_limit(job["dataset"], None)) else None
+    return Result(job["dataset"], job["variant"], plays, per_seed, normalised, odd)
 
 
 def _load_play(play: Mapping[str, Any]) -> Played:
@@ -223,7 +234,8 @@ def _score_table(experiment: Experiment, scores: Mapping[str, Mapping[str, np.nd
         note += " Returns without a reference score are in no IQM."
     if any(len({len(runs) for runs in of.values()}) > 1 for of in scores.values()):
         note += " Where datasets have unequally many seeds, the IQM takes the first so many of each."
-    return Table(f"{experiment.name}: score, {when}", ("dataset", *scores), tuple(rows), note).upright()
+    title = f"{experiment.name}: score, {when}"
+    return Table(title, ("dataset", *scores), tuple(rows), note + experiment.clocks).upright()
 
 
 def aggregated(experiment: Experiment) -> dict[str, list[str]]:

@@ -29,16 +29,20 @@ from droprl.data.support import Support, support_shapes
 from droprl.data.transitions import Spec
 from droprl.errors import DropError
 from droprl.files.locks import locked
+from droprl.files.plain import check_folder
 from droprl.files.seals import RESTORE, digest, read_sealed, sealed
-from droprl.files.settings import from_dict
+from droprl.files.settings import from_dict, shown
 from droprl.files.storage import arrays_from_bytes, arrays_to_bytes, n_bytes, read_bytes, write_bytes
-from droprl.policies import Carry, Facts, Policy, Traits, Trust, tell_rewards, trust
+from droprl.policies import AdaptivePolicy, Carry, Facts, Policy, Traits, Trust, tell_rewards, trust
+from droprl.policies.cost import check_cost
 from droprl.policies.guard import make_guard
+from droprl.train.config import with_time_limit
 from droprl.train.run import Run
 from droprl.version import __version__
 
 WEIGHTS, NEXT_WEIGHTS = "policy.safetensors", "policy.next.safetensors"
 MOST_BYTES = 4 * 2**30  # of arrays: a hundred times the paper's sizes
+MOST_PROTOTYPES = 100_000  # every action may be compared with each of them; training saves 512
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,7 @@ class Origin:
     score_range: tuple[float, float] | None
     seed: int
     step: int
+    time_limit: int | None = None  # the most steps of an episode; None leaves it to the environment
 
 
 class LoadedPolicy:
@@ -65,6 +70,7 @@ class LoadedPolicy:
         where: str,
         support: Support | None = None,
     ) -> None:
+        check_cost(policy, where)
         self.algorithm, self.spec, self.scaling, self.origin = algorithm, spec, scaling, origin
         self.policy, self.support = _guarded(policy, support, where), support
         self._where = where
@@ -166,8 +172,9 @@ class LoadedPolicy:
 
     @property
     def search(self) -> Search | None:
-        """What it searches at test time. None for a policy that searches nothing."""
-        return self.policy.search
+        """What it searches at test time, by the rule that auto turned out to be. None for a policy without a search."""
+        policy = self.policy
+        return policy.settled().search if isinstance(policy, AdaptivePolicy) else policy.search
 
     def facts(self, carry: Carry) -> Facts:
         """What it knows about the actions it has just taken, by name."""
@@ -289,17 +296,18 @@ def policy_of_run(run: Run, seed: int | None = None, step: int | None = None, **
     chosen_seed = config.seeds[0] if seed is None else seed
     algorithm = _adapted(config.algorithm, adaptation)
     checkpoint = run.checkpoint(step)
-    origin = Origin(data.name, data.env, data.score_range, chosen_seed, checkpoint.step)
+    origin = Origin(data.name, data.env, data.score_range, chosen_seed, checkpoint.step, data.time_limit)
     policy = algorithm.policy(run.state(chosen_seed, checkpoint))
     return LoadedPolicy(policy, algorithm, run.spec(), run.scaling(), origin, str(run.path), run.support())
 
 
 def _load_saved(folder: Path, adaptation: dict[str, Any]) -> LoadedPolicy:
     where = folder / "policy.json"
+    check_folder(folder)
     header = read_sealed(where)
     algorithm = _adapted(algorithm_from_dict(header.get("algorithm"), str(where)), adaptation)
     spec = from_dict(Spec, header.get("spec"), str(where))
-    origin = from_dict(Origin, header.get("origin"), str(where))
+    origin = from_dict(Origin, with_time_limit(header.get("origin"), "dataset"), str(where))
     try:
         skeleton = _skeleton(algorithm, spec, header.get("prototypes", 0))
     except (DropError, ValueError, TypeError, OverflowError, ZeroDivisionError) as error:
@@ -319,14 +327,22 @@ def _weights(folder: Path, sha256: str, skeleton: Any) -> bytes:
 
 
 def _skeleton(algorithm: Algorithm, spec: Spec, n_prototypes: int) -> dict[str, Any]:
-    """The shapes of all arrays. Nothing is allocated, whatever sizes the file asks for."""
-    policy = jax.eval_shape(lambda: algorithm.policy(algorithm.init(jax.random.key(0), spec, Clock.at(0, 1))))
+    """The shapes of all arrays. Nothing is allocated, whatever sizes the file asks for. The memory of an episode counts
+    too."""
+
+    def made() -> tuple[Policy, Carry]:
+        policy = algorithm.policy(algorithm.init(jax.random.key(0), spec, Clock.at(0, 1)))
+        return policy, policy.start(1)
+
+    if not isinstance(n_prototypes, int) or not 0 <= n_prototypes <= MOST_PROTOTYPES:
+        raise ValueError(f"prototypes is {shown(n_prototypes)}")
+    policy, memory = jax.eval_shape(made)
     o, a = (jax.ShapeDtypeStruct((size,), np.float32) for size in (spec.observation_size, spec.action_size))
     scaling: Any = Scaling
     support = support_shapes(spec.observation_size, n_prototypes) if n_prototypes else None  # older files have none
     skeleton = {"policy": policy, "scaling": scaling(o, o, a, a), "support": support}
-    if n_bytes(skeleton) > MOST_BYTES:
-        raise ValueError(f"{n_bytes(skeleton):,} bytes of arrays")
+    if (size := n_bytes(skeleton) + n_bytes(memory)) > MOST_BYTES:
+        raise ValueError(f"{size:,} bytes of arrays")
     return skeleton
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+from rich.text import Text
+
+from droprl.terminal import Screen, column
 
 QUIET_INTERVAL = 15.0  # seconds between lines if there is no terminal
 
@@ -21,17 +22,17 @@ class TrainProgress:
         self, label: str, first: int, total: int, show: bool, shown: Mapping[str, str], unit: str = "updates"
     ) -> None:
         """`shown` maps the values that people see to their names on the screen."""
-        self.console = Console(file=sys.stderr, quiet=not show)
+        self.console = Screen(error=True, quiet=not show)
         self._label, self._first, self._total, self._unit, self._shown = label, first, total, unit, shown
         self._began = self._last_line = time.perf_counter()
         self._values: dict[str, float] = {}
         columns = (
-            TextColumn("[bold]{task.description}"),
+            column("{task.description}", "bold"),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]}"),
+            column("{task.fields[rate]}"),
             TimeRemainingColumn(compact=True),
-            TextColumn("[dim]{task.fields[values]}"),
+            column("{task.fields[values]}", "dim"),
         )
         self._bar = Progress(*columns, console=self.console, disable=not (show and self.console.is_terminal))
         self._task = self._bar.add_task(label, total=total, completed=first, rate="compiling …", values="")
@@ -59,7 +60,7 @@ class TrainProgress:
 
     def warn(self, text: str) -> None:
         """A warning appears even if progress is not shown: DROP fails silently often enough."""
-        Console(file=sys.stderr).print(f"[yellow]warning:[/yellow] {text}", highlight=False, soft_wrap=True)
+        Screen(error=True).print(Text.assemble(("warning:", "yellow"), f" {text}"), soft_wrap=True)
 
     def say(self, text: str) -> None:
-        self.console.print(text, highlight=False, soft_wrap=True)
+        self.console.print(text, soft_wrap=True)

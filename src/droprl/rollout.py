@@ -39,10 +39,11 @@ class Rollout:
     guarded: list[int] | None  # at how many actions the guard stepped in; None without a guard
 
 
-def env_maker(env_id: str) -> EnvMaker:
-    """A function that makes the environment with this Gymnasium id. An id that cannot be made is refused here."""
-    make_env(env_id).close()
-    return lambda: make_env(env_id)
+def env_maker(env_id: str, time_limit: int | None = None) -> EnvMaker:
+    """A function that makes the environment with this Gymnasium id and this time limit, if it is not the environment's
+    own. An id that cannot be made is refused here."""
+    make_env(env_id, time_limit).close()
+    return lambda: make_env(env_id, time_limit)
 
 
 def rollout(

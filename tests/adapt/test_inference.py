@@ -66,11 +66,47 @@ def test_without_ascent_steps_both_are_best(rule: InferenceRule) -> None:
         np.testing.assert_allclose(a, b, rtol=1e-6)
 
 
-def test_grad_ada_chooses_among_the_updated_embeddings() -> None:
-    """On −z² a step of size 1.5 goes from z to −2z. The starts themselves were better, but are not candidates."""
-    found = infer_jit(lambda z: -jnp.sum(z**2), [[0.9], [-1.0]], rule="grad-ada", ascent_steps=1, step_size=1.5)
-    np.testing.assert_allclose(found.z, [-1.8], rtol=1e-6)
+@pytest.mark.parametrize(("keep", "z"), [("last", -1.8), ("best", 0.9)])
+def test_an_ascent_that_descends(keep: str, z: float) -> None:
+    """On −z² a step of size 1.5 goes from z to −2z, and downhill. The paper chooses among the updated embeddings."""
+    settings = {"rule": "grad-ada", "ascent_steps": 1, "step_size": 1.5, "keep": keep}
+    found = infer_jit(lambda z: -jnp.sum(z**2), [[0.9], [-1.0]], **settings)
+    np.testing.assert_allclose(found.z, [z], rtol=1e-6)
+    np.testing.assert_allclose(found.score, -(z**2), rtol=1e-6)
     assert int(found.start) == 0
+
+
+@pytest.mark.parametrize("tolerance", [0.0, 1e-9])
+@pytest.mark.parametrize("steps", range(6))
+def test_the_best_point_on_the_way_is_kept(steps: int, tolerance: float) -> None:
+    """Up a hill in strides of 0.4 and past its top at 1: 0, 0.4, 0.8, 1.2, 1.6, … The point at 0.8 is the highest."""
+
+    def hill(z: jax.Array) -> jax.Array:
+        return jnp.where(z[0] < 1.1, 0.0, -9.0) + z[0]
+
+    settings = {"rule": "grad-ada", "ascent_steps": steps, "step_size": 0.4, "tolerance": tolerance}
+    found = infer_jit(hill, [[0.0]], **settings)
+    expected = min(0.4 * steps, 0.8)
+    np.testing.assert_allclose(found.z, [expected], rtol=1e-6)
+    np.testing.assert_allclose(found.score, expected, rtol=1e-6)
+
+
+def test_no_setting_of_the_ascent_makes_it_lose_to_its_start() -> None:
+    """Scores that no step size suits: with any K and any stride, z* scores at least as much as the best z_n."""
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        waves, phases = rng.normal(size=(2, 3, 4)) * 5, rng.uniform(0, 6, 4)
+
+        def score(z: jax.Array, waves: Any = waves, phases: Any = phases) -> jax.Array:
+            return jnp.sum(jnp.sin(z @ waves[0] + phases) * jnp.cos(z @ waves[1]))
+
+        embeddings = jnp.asarray(rng.normal(size=(5, 3)))
+        settings = {"ascent_steps": int(rng.integers(1, 9)), "step_size": float(rng.uniform(0.1, 5))}
+        if rng.uniform() < 0.5:
+            settings["halve_every"] = 2
+        found = infer_jit(score, embeddings, rule="grad-ada", **settings)
+        assert float(found.score) >= float(jnp.max(jax.vmap(score)(embeddings)))
+        np.testing.assert_allclose(found.score, score(found.z), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(("starts", "chosen"), [(1, 0), (2, 1), (9, 2), (None, 2)])
@@ -93,7 +129,7 @@ def test_only_the_most_promising_starts_climb(starts: int | None, chosen: int) -
 
 def test_settings_out_of_range_are_refused() -> None:
     for wrong in ({"ascent_steps": -1}, {"reinference_interval": 0}, {"starts": 0}):
-        with pytest.raises(ValueError, match="at least"):
+        with pytest.raises(ValueError, match=r"it must be (at least|from|above)"):
             Adaptation(**wrong)  # type: ignore[arg-type]
 
 

@@ -8,6 +8,7 @@ from typing import Any, get_args
 import jax
 import numpy as np
 import pytest
+from helpers.plain import PLAIN
 from helpers.stitching import (
     ALONE,
     BEHAVIORS,
@@ -33,14 +34,16 @@ DISCOUNT = 0.8
 SIZES: dict[str, Any] = {"width": 32, "batch_size": 128}
 SUB_TASKS: dict[str, Any] = {"n_sub_tasks": 9, "trajectories_per_sub_task": 10, "embedding_size": 2}
 STEPS = 1500
-RULES: tuple[InferenceRule, ...] = get_args(InferenceRule)
+RULES = [rule for rule in get_args(InferenceRule) if rule != "auto"]  # auto needs evidence
 DECOMPOSITIONS = ("rank", "behavior")
 Returns = dict[str, list[float]]  # for each rule the mean return of every seed
 
 
 def drop_with(decomposition: Any) -> DROP:
     """The sizes fit this small task. The rest of the recipe is DROP's own."""
-    return DROP(decomposition=decomposition, discount=DISCOUNT, depths=(1, 1, 1, 1, 1), **SUB_TASKS, **SIZES)
+    return DROP(
+        **PLAIN | {"decomposition": decomposition}, discount=DISCOUNT, depths=(1, 1, 1, 1, 1), **SUB_TASKS, **SIZES
+    )
 
 
 def trained(algorithm: DROP | BC, out: Path) -> Run:

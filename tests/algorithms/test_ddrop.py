@@ -23,13 +23,16 @@ from droprl.policies import FixedPolicy
 from droprl.train.loop import Loop
 
 KEY = jax.random.key(3)
-STUDENT: Any = tiny("ddrop", n_sub_tasks=4, trajectories_per_sub_task=3, embedding_size=2, discount=0.9)
+STUDENT: Any = tiny(
+    "ddrop", decomposition="rank", n_sub_tasks=4, trajectories_per_sub_task=3, embedding_size=2, discount=0.9
+)
 
 
 def as_drop(algorithm: DDROP, **changes: Any) -> DROP:
     """DROP with the same settings."""
     shared = {f.name for f in fields(DROP)} & {f.name for f in fields(algorithm)}
-    return DROP(**{name: getattr(algorithm, name) for name in shared} | changes)
+    settings = {name: getattr(algorithm, name) for name in shared} | {"adaptation": algorithm.outer}
+    return DROP(**settings | changes)
 
 
 def trained(algorithm: DROP, prepared: Prepared, updates: int, seed: int = 0) -> Any:
@@ -170,6 +173,7 @@ def test_the_diagnosis_of_distillation() -> None:
 def test_the_student_stitches_as_adaptation_does() -> None:
     """The way through the corridor does not depend on actions, so a return is a sum over its states."""
     algorithm = DDROP(
+        decomposition="rank",
         n_sub_tasks=9, trajectories_per_sub_task=10, embedding_size=2, discount=0.8,
         depths=(1, 1, 1, 1, 1), width=32, batch_size=128,
     )  # fmt: skip

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers.builders import make_dataset
+from helpers.plain import PLAIN
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
@@ -137,7 +138,9 @@ def test_without_measures_nothing_is_judged() -> None:
 
 # --- the diagnosis of a model, entry by entry ---
 
-TINY = DROP(n_sub_tasks=3, trajectories_per_sub_task=2, embedding_size=2, width=4, depths=(1, 1, 1, 1, 1), discount=0.9)
+TINY = DROP(
+    **PLAIN, n_sub_tasks=3, trajectories_per_sub_task=2, embedding_size=2, width=4, depths=(1, 1, 1, 1, 1), discount=0.9
+)
 
 
 @cache
@@ -211,7 +214,7 @@ def test_the_diagnosis_of_z_compares_with_other_sub_tasks_embeddings() -> None:
 def test_one_sub_task_is_not_called_collapsed() -> None:
     dataset = make_dataset([(10, "timeout"), (10, "terminal")])
     algorithm = dataclasses.replace(
-        DROP(width=8, depths=(1, 1, 1, 1, 1), batch_size=16), n_sub_tasks=1, trajectories_per_sub_task=2
+        DROP(**PLAIN, width=8, depths=(1, 1, 1, 1, 1), batch_size=16), n_sub_tasks=1, trajectories_per_sub_task=2
     ).resolve(dataset)
     prepared = algorithm.prepare(dataset)
     found = algorithm.diagnose(algorithm.init(jax.random.key(0), prepared.spec, Clock.at(0, 1)), prepared.probe)

@@ -171,7 +171,7 @@ def test_kept_activations_are_scaled_up_for_the_dropped_ones() -> None:
 def test_the_optimiser_by_hand() -> None:
     """Clipping to the norm 0.25, the two means of Adam, decay of every weight, a rate that rises over four updates."""
     algorithm = replace(dt(), weight_decay=0.5)
-    theta, optimizer = jnp.array([1.0, -2.0, 0.5]), algorithm._optimizer()
+    theta, optimizer = jnp.array([1.0, -2.0, 0.5]), algorithm._optimizer(Clock.at(0, 1))
     state, m, v = optimizer.init(theta), np.zeros(3), np.zeros(3)
     expected = np.array(theta, float)
     for t in range(1, 7):
@@ -183,6 +183,17 @@ def test_the_optimiser_by_hand() -> None:
         adam = (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8)
         expected = expected - 0.1 * min(t / 4, 1.0) * (adam + 0.5 * expected)
         np.testing.assert_allclose(theta, expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("total", "warmup"), [(1, 1), (15, 1), (12_000, 1_200), (100_000, 10_000), (1_000_000, 10_000)]
+)
+def test_the_warm_up_is_a_tenth_of_the_run_and_at_most_the_authors(total: int, warmup: int) -> None:
+    """Adam's first step is as long as the rate, so after one step the weight tells the rate of the first update."""
+    algorithm = replace(dt(), warmup_steps=None, weight_decay=0.0, learning_rate=1.0)
+    optimizer, theta = algorithm._optimizer(Clock.at(0, total)), jnp.array([0.0])
+    step, _ = optimizer.update(jnp.array([0.2]), optimizer.init(theta), theta)
+    assert float(-step[0]) == pytest.approx(1.0 / warmup, rel=1e-4)
 
 
 # --- settings and diagnostics ---
@@ -249,7 +260,7 @@ def test_the_diagnosis_finds_a_transformer_that_ignores_the_return() -> None:
 def test_seeds_side_by_side_do_not_affect_each_other() -> None:
     """On an accelerator seeds run under vmap, each with its own weights, windows and dropout."""
     windows, keys = table(), jax.random.split(jax.random.key(0), 2)
-    states = [DTState(weights, dt()._optimizer().init(weights)) for weights in (drawn(0), drawn(1))]
+    states = [DTState(weights, dt()._optimizer(Clock.at(0, 1)).init(weights)) for weights in (drawn(0), drawn(1))]
 
     @jax.jit
     @jax.vmap

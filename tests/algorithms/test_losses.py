@@ -16,8 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers.losses import SPEC, action_distribution, drawn_like, make_batch, member_of, members, mlp, scores_of_each
+from helpers.plain import PLAIN
 from scipy import stats
 
+from droprl.algorithms import scoring
 from droprl.algorithms.bc import BC
 from droprl.algorithms.drop import DROP, DropState, Networks
 from droprl.algorithms.protocol import Clock
@@ -26,7 +28,14 @@ from droprl.networks.critics import AnyScoreModel, ScoreModel
 from droprl.networks.embeddings import TaskEmbedding
 
 PAPER_LIKE = DROP(
-    embedding_size=2, width=8, depths=(2, 1, 1, 1, 2), batch_size=5, discount=0.9, threshold=0.1, constraint_share=1.0
+    **PLAIN,
+    embedding_size=2,
+    width=8,
+    depths=(2, 1, 1, 1, 2),
+    batch_size=5,
+    discount=0.9,
+    threshold=0.1,
+    constraint_share=1.0,
 )
 CONFIGS = {
     "default": PAPER_LIKE,
@@ -58,9 +67,10 @@ def make_state(drop: DROP) -> DropState:
 
 
 def embeddings(phi: TaskEmbedding) -> np.ndarray:
-    n = phi.first.weight.shape[1]
+    n, perceptron = phi.first.weight.shape[1], phi.rest
+    assert perceptron is not None
     hidden = [np.asarray(phi.first.weight) @ one_hot + np.asarray(phi.first.bias) for one_hot in np.eye(n)]
-    raw = np.stack([mlp(phi.rest, np.maximum(h, 0)) for h in hidden])
+    raw = np.stack([mlp(perceptron, np.maximum(h, 0)) for h in hidden])
     return np.tanh(raw) if phi.space == "tanh" else (raw - raw.mean(axis=0)) / raw.std(axis=0)
 
 
@@ -78,9 +88,9 @@ class Losses:
     def total(self, drop: DROP) -> float:
         """With the multiplier at 0.7."""
         if drop.constraint == "hinge":
-            penalty = drop.multiplier_max * np.mean(np.maximum(self.gaps - drop.threshold, 0) ** 2)
+            penalty = drop.multiplier_max * np.mean(np.maximum(self.gaps - scoring.eta(drop), 0) ** 2)
         else:
-            penalty = 0.7 * (self.gap - drop.threshold)
+            penalty = 0.7 * (self.gap - scoring.eta(drop))
         return float(self.clone + self.td + penalty)
 
 
@@ -93,7 +103,7 @@ def reference(
     policy_noise, score_noise = drop.policy_smoothing * policy_noise, drop.score_smoothing * score_noise
     clone, errors, scores, gaps = [], [], [], []
     for i in range(len(batch.reward)):
-        s, a, n, reward, discount, next_s, next_a, next_known, _ = (np.asarray(leaf)[i] for leaf in batch)
+        s, a, n, reward, discount, next_s, next_a, next_known, _ = (np.asarray(leaf)[i] for leaf in batch[:9])
         moving_z, fixed_z = moving_table[n], fixed_table[n]
         # Equation 6, in nats per action dimension and without the constant ½ log 2π.
         mean, std = action_distribution(moving.behavior_policy, s, moving_z + policy_noise[i])
@@ -186,7 +196,7 @@ def random_direction(networks: Networks, seed: int, part: str | None) -> Network
     direction = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape), networks)
     still = jax.tree.map(np.zeros_like, direction)
     parts = {name: getattr(direction if part in (None, name) else still, name) for name in PARTS}
-    return Networks(**parts)
+    return Networks(**parts, home=None)
 
 
 def inner(a: Networks, b: Networks) -> float:
@@ -265,9 +275,9 @@ def test_the_hinge_penalises_each_state_regardless_of_the_mean_and_the_multiplie
     drop, found = CONFIGS["hinge"], library(CONFIGS["hinge"])
     state = make_state(drop)
     gaps = reference(drop, state.networks, state.networks, state.averaged.score_model, make_batch(), found.unseen).gaps
-    violated = gaps[gaps > drop.threshold] - drop.threshold
+    violated = gaps[gaps > scoring.eta(drop)] - scoring.eta(drop)
     assert 0 < len(violated) < 5
-    assert np.mean(gaps) < drop.threshold
+    assert np.mean(gaps) < scoring.eta(drop)
     penalty = float(found.values[3] - found.values[0] - found.values[1])
     assert penalty == pytest.approx(3.0 * np.sum(violated**2) / 5, rel=1e-6)
     assert float(library(drop, multiplier=0.0).values[3]) == float(found.values[3])

@@ -11,7 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from helpers.plain import PLAIN
 
+from droprl.algorithms import scoring
 from droprl.algorithms.bc import BC, BCState
 from droprl.algorithms.drop import DROP, DropState
 from droprl.algorithms.protocol import Clock
@@ -20,6 +22,7 @@ from droprl.data.transitions import Batch, Spec
 SPEC = Spec(observation_size=2, action_size=1, n_sub_tasks=3)
 # The gap of random networks is of order 1: it always violates the threshold −5 and always keeps the threshold 5.
 VIOLATED = DROP(
+    **PLAIN,
     embedding_size=2,
     width=4,
     depths=(1, 1, 1, 1, 1),
@@ -170,9 +173,9 @@ def test_drop_acts_with_its_averages() -> None:
 @pytest.mark.parametrize("drop", [VIOLATED, SATISFIED])
 def test_the_multiplier_rises_by_the_violation_and_is_clipped(drop: DROP, start: float) -> None:
     new, metrics = update(drop)(make_state(drop, start), make_batch(0), KEYS[0])
-    gap = float(metrics["gap"])
-    assert (gap > drop.threshold) is (drop is VIOLATED)
-    assert float(new.multiplier) == pytest.approx(min(max(start + 0.1 * (gap - drop.threshold), 0.0), 1.0))
+    gap, threshold = float(metrics["gap"]), scoring.eta(drop)
+    assert (gap > threshold) is (drop is VIOLATED)
+    assert float(new.multiplier) == pytest.approx(min(max(start + 0.1 * (gap - threshold), 0.0), 1.0))
     assert float(metrics["multiplier"]) == float(new.multiplier)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -18,11 +19,12 @@ from helpers.training import learnable_dataset, save_npz
 from droprl.bench import Bench, load_bench, load_suite, run_suite
 from droprl.bench.cells import Cell, cells_of, is_done, run_cell, state_of
 from droprl.bench.figure import suite_figure
+from droprl.bench.page.build import build_suite_report
 from droprl.bench.runner import missing_cells
 from droprl.bench.suite import Figure, Method
 from droprl.cli import main
 from droprl.errors import DropError
-from droprl.files.seals import sealed
+from droprl.files.seals import read_json, sealed
 from droprl.files.storage import write_bytes, write_json
 from droprl.train.config import DataConfig, RunConfig, run_config_to_dict
 
@@ -103,6 +105,27 @@ def refused(bench: Bench) -> str:
     assert {path: path.read_bytes() for path in bench.out.rglob("*.*")} == before
     assert "\n" not in str(caught.value)
     return str(caught.value)
+
+
+def test_fewer_episodes_never_replace_more(copy: Bench) -> None:
+    fewer = replace(copy, suite=copy.suite.changed(episodes=1))
+    path = copy.play_path("a-medium", DROP, "once")
+    assert refused(fewer).startswith(f"{path}: has 4 episodes, and this command would play only 2 instead: ask for at ")
+
+
+def test_a_changed_result_is_refused_and_one_of_an_older_version_is_marked(copy: Bench) -> None:
+    path = copy.play_path("a-medium", DROP, "once")
+    content = read_json(path)  # the copy has no seals, as an older version wrote it
+    assert "seal" not in content
+    assert copy.is_unsealed("a-medium", DROP, "once")
+    assert ("checksums", "none for some results: an older version wrote them") in build_suite_report(copy, "").facts
+    path.write_bytes(sealed(content))
+    assert not copy.is_unsealed("a-medium", DROP, "once")
+    assert copy.evaluation("a-medium", DROP, "once") == content
+    path.write_text(path.read_text().replace("20.0", "29.0", 1))
+    said = re.escape(f"{path}: is damaged or was edited (its checksum differs): restore the file, or remove it and run")
+    with pytest.raises(DropError, match=said):
+        copy.evaluation("a-medium", DROP, "once")
 
 
 def test_another_preset_or_setting_is_refused_by_suite_json(copy: Bench) -> None:

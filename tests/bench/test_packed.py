@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import re
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -26,6 +27,7 @@ from droprl.bench.suite import Figure
 from droprl.bench.tables import write_tables
 from droprl.cli import main
 from droprl.errors import DropError
+from droprl.files.seals import checked_line, read_sealed, sealed
 from droprl.files.storage import write_json
 
 RETURNS = np.random.default_rng(1).normal(size=(3, 4)) / 3
@@ -45,8 +47,7 @@ def bench(tmp_path: Path) -> Bench:
     write_json(made.play_path(TASKS[2], bc, "BC"), make_evaluation(TASKS[2], RETURNS, results=unscored, unit="return"))
     write_json(made.play_path(TASKS[1], drop, "once"), make_evaluation(TASKS[1], RETURNS, results=guarded))
     for method in made.suite.methods:
-        log = make_run(made, TASKS[0], method).path / "metrics.jsonl"
-        log.write_bytes(log.read_bytes() + b"\n")
+        make_run(made, TASKS[0], method)
         write_json(made.cost_path(TASKS[0], method), {"train_seconds": 0.1 + 0.2, "device": "abacus"})
         record: dict[str, Any] = {
             "source": "a.hdf5",
@@ -59,7 +60,8 @@ def bench(tmp_path: Path) -> Bench:
         write_json(made.data_path(TASKS[1], method), record | {"episodes": 5})
     log = made.run_path(TASKS[2], drop) / "metrics.jsonl"  # the log of a run without settings
     log.parent.mkdir(parents=True)
-    log.write_text('{"step": 7, "multiplier": [0.0, 1e-300]}\n{"step": 9, "gap": [null, -0.5]}\n', encoding="utf-8")
+    entries: list[dict[str, Any]] = [{"step": 7, "multiplier": [0.0, 1e-300]}, {"step": 9, "gap": [None, -0.5]}]
+    log.write_text("".join(map(checked_line, entries)), encoding="utf-8")
     write_json(made.out / "episode.json", EPISODE)
     made.write_suite()
     made.write_episodes()
@@ -128,7 +130,7 @@ def test_the_same_results_give_the_same_bytes(bench: Bench, tmp_path: Path) -> N
 
 def test_a_file_that_would_lose_something_is_refused_before_anything_is_written(bench: Bench, tmp_path: Path) -> None:
     log = bench.run_path(TASKS[0], bench.suite.methods[0]) / "metrics.jsonl"
-    log.write_bytes(log.read_bytes() + b'{"step": 30, "rate": 0.1}\n')
+    log.write_bytes(log.read_bytes() + b'{"step": 30, "rate": []}\n')
     with pytest.raises(DropError, match=r"BC/metrics\.jsonl: cannot be packed without a loss"):
         pack(bench.out, tmp_path / "packed")
     assert not (tmp_path / "packed").exists()
@@ -165,7 +167,16 @@ def _without_the_last_play(path: Path) -> None:
 
 
 def _out_of_the_folder(path: Path) -> None:
-    path.write_bytes(path.read_bytes().replace(f"costs/{TASKS[0]}".encode(), b"costs/..", 1))
+    """With a seal that fits, like an attacker."""
+    content = read_sealed(path)
+    content["files"]["costs/../BC.json"] = {}
+    path.write_bytes(sealed(content))
+
+
+def _another_score(path: Path) -> None:
+    """The first score of the table, or the first number of episodes in suite.json, has another digit."""
+    text = path.read_text(encoding="utf-8")
+    path.write_text(re.sub(r'(,\d,\d+,0,|"episodes": )(-?\d)', r"\g<1>9\g<2>", text, count=1), encoding="utf-8")
 
 
 def _remove(path: Path) -> None:
@@ -180,6 +191,8 @@ def _remove(path: Path) -> None:
         ("episodes.csv", _remove, "does not fit suite.json"),
         ("logs.csv.gz", _cut, "cannot be read"),
         ("suite.json", _out_of_the_folder, "name something that no suite has"),
+        ("suite.json", _another_score, "is damaged or was edited"),
+        ("episodes.csv", _another_score, "does not fit suite.json"),
     ],
 )
 def test_a_damaged_table_is_named(

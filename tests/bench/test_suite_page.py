@@ -73,6 +73,9 @@ def test_the_headline_and_the_matrix_are_those_of_the_runs(bench: Bench) -> None
     found = pairwise_improvement({"·".join(entry): by_task for entry, by_task in runs.items()})
     titles = re.findall(r"<title>P\((.*?) &gt; (.*?)\) = (\d+) %", page)
     assert len(titles) == 2 * 6  # two drawings
+    wider = pairwise_improvement({"·".join(e): by_task for e, by_task in runs.items()}, over="tasks like these")
+    low, high = wider["DROP·always", "BC·BC"][1:]
+    assert f"{100 * low:.0f} to {100 * high:.0f} % over tasks like these" in page
     assert ("DROP · always", "BC", f"{100 * found['DROP·always', 'BC·BC'].value:.0f}") in titles
     assert all(int(p) + int(q) == 100 for x, y, p in titles for a, b, q in titles if (a, b) == (y, x))
 

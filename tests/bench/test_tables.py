@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,6 +30,7 @@ from droprl.files.storage import write_json
 from droprl.report.table import Cell, Number, Table, best_in_bold, latex_escaped
 
 NAME = "DROP · once"
+LIKE = "improvement-tasks-like-these-last"
 
 
 def value(cell: Cell) -> float:
@@ -73,7 +76,7 @@ def test_a_run_is_the_mean_of_a_seeds_last_checkpoints() -> None:
 
 
 def test_only_with_six_checkpoints_there_are_tables_of_six(played: Bench) -> None:
-    assert set(suite_tables(played)) == {"scores-last", "aggregates-last", "improvement-last", "costs"}
+    assert set(suite_tables(played)) == {"scores-last", "aggregates-last", "improvement-last", LIKE, "costs"}
     scores = [1.0, 2.0, 99.0, 4.0, 5.0, 6.0]  # the best checkpoint is the third, which must not be used
     six = {(seed, step): [score] * 2 for seed in (0, 1) for step, score in enumerate(scores)}
     for task in played.suite.tasks:
@@ -137,12 +140,38 @@ def test_aggregates_are_those_of_the_statistics(played: Bench) -> None:
     table = aggregate_table(load_scores(played))
     tasks = [[10.0, 20.0], [50.0, 54.0]]
     assert table.rows[0][0] == NAME
-    for cell, name in zip(table.rows[0][1:], ("iqm", "median", "mean", "optimality_gap"), strict=True):
-        expected = aggregate(tasks, name)  # type: ignore[arg-type]
+    these: list[tuple[Any, Any]] = [(n, "these tasks") for n in ("iqm", "median", "mean", "optimality_gap")]
+    columns = [*these, ("iqm", "tasks like these"), ("mean", "tasks like these")]
+    assert table.columns[5:] == ("IQM, tasks like these", "mean, tasks like these")
+    for cell, (name, over) in zip(table.rows[0][1:], columns, strict=True):
+        expected = aggregate(tasks, name, over=over)
         assert isinstance(cell, Number)
         assert (cell.value, cell.ends) == (expected.value, (expected.low, expected.high))
-    assert [is_bold(cell) for cell in table.rows[0][1:]] == [True] * 4  # also the gap, where the lowest is the best
-    assert [is_bold(cell) for cell in table.rows[1][1:]] == [False] * 4
+    assert [is_bold(cell) for cell in table.rows[0][1:]] == [True] * 4 + [
+        False
+    ] * 2  # also the gap, where the lowest is the best
+    assert [is_bold(cell) for cell in table.rows[1][1:5]] == [False] * 4
+
+
+def test_intervals_over_tasks_like_these_are_in_a_table_of_their_own_and_in_the_json(played: Bench) -> None:
+    write_tables(played)
+    found = json.loads((played.out / "tables" / "intervals.json").read_bytes())
+    x, y = [[10.0, 20.0], [50.0, 54.0]], [[18.0, 22.0], [0.0, 1.0]]
+    for name, over in (("improvement-last", "these tasks"), (LIKE, "tasks like these")):
+        expected = probability_of_improvement(x, y, over=over)  # type: ignore[arg-type]
+        assert found[name][NAME]["B&C_1"] == {"value": expected.value, "interval": [expected.low, expected.high]}
+    iqm = found["aggregates-last"]["B&C_1"]
+    assert iqm["IQM"]["value"] == iqm["IQM, tasks like these"]["value"]
+    assert iqm["IQM"]["interval"][0] > iqm["IQM, tasks like these"]["interval"][0]
+
+
+def test_one_task_says_nothing_of_others(tmp_path: Path) -> None:
+    bench = bench_at(tmp_path, tasks=("only",))
+    for method, play in ((DROP, "once"), (BC, BC.name)):
+        write_played(bench, "only", method, play, {(0, 1): [1.0], (1, 1): [2.0]})
+    tables = suite_tables(bench)
+    assert LIKE not in tables
+    assert tables["aggregates-last"].columns == ("method", "IQM", "median", "mean", "optimality gap to 100")
 
 
 def test_every_pair_is_compared_both_ways(played: Bench) -> None:
@@ -160,7 +189,7 @@ def test_a_method_that_was_not_played_on_a_task_has_no_aggregate(played: Bench) 
     played.play_path("b_random", BC, BC.name).unlink()
     scores = load_scores(played)
     assert [row[2] for row in score_table(scores).rows][1:] == [None, None]
-    assert aggregate_table(scores).rows[1][1:] == (None,) * 4
+    assert aggregate_table(scores).rows[1][1:] == (None,) * 6
     assert improvement_table(scores).rows[0][2] is None
     assert "not played on every task" in score_table(scores).note
 
@@ -263,9 +292,8 @@ def test_files_are_written_and_hold_every_digit(played: Bench) -> None:
     write_played(played, "a-medium", DROP, "once", {(0, 10): [1 / 3], (1, 10): [1 / 3]})
     write_tables(played)
     names = {path.name for path in (played.out / "tables").iterdir()}
-    assert names == {
-        f"{n}.{e}" for n in ("scores-last", "aggregates-last", "improvement-last", "costs") for e in ("csv", "tex")
-    }
+    tables = ("scores-last", "aggregates-last", "improvement-last", LIKE, "costs")
+    assert names == {"intervals.json", *(f"{name}.{ending}" for name in tables for ending in ("csv", "tex"))}
     rows = list(csv.DictReader((played.out / "tables" / "scores-last.csv").open(encoding="utf-8")))
     assert list(rows[0]) == ["task", NAME, f"{NAME} low", f"{NAME} high", "B&C_1", "B&C_1 low", "B&C_1 high"]
     assert float(rows[0][NAME]) == 1 / 3

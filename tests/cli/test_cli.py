@@ -174,7 +174,8 @@ def test_evaluate_prints_one_json_object(capsys: Captured, trained: Path, rule: 
     assert found["interval"][0] <= found["iqm"] <= found["interval"][1]
     assert found["milliseconds_per_action"] > 0
     (written,) = (trained / "evaluations").glob(f"{rule}-last-*.json")  # the changed settings are in its name
-    assert json.loads(written.read_text()) == found
+    kept = json.loads(written.read_text())
+    assert {name: kept[name] for name in kept if name not in ("format", "seal")} == found
 
 
 def test_evaluate_prints_a_table(capsys: Captured, trained: Path) -> None:
@@ -278,7 +279,7 @@ def test_a_half_written_evaluation_is_not_read_and_a_damaged_one_is_named(
         ("train nothing.npz --seed 3", "Unrecognized options: --seed, 3 (perhaps --decomposition-seed, --seeds)"),
         ("train nothing.npz --steps many", "Error parsing --steps: "),
         ("train nothing.npz --algo bc --n-sub-tasks 4", "Unrecognized options: --n-sub-tasks"),
-        ("train nothing.npz --ascent-steps -1", "ascent_steps is -1: it must be at least 0"),
+        ("train nothing.npz --ascent-steps -1", "ascent_steps is -1: it must be from 0 to 10,000"),
         ("evaluate nowhere", "nowhere: is not a run (no config.json)"),
         ("evaluate nowhere --rule bset", "invalid choice 'bset' for argument '--rule'"),
         ("export nowhere", "nothing to write: give --out FOLDER, --onnx FILE, or both"),

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from helpers.plain import PLAIN
 
 from droprl import DROP
 from droprl.data import Dataset, behavior
@@ -205,7 +206,7 @@ def test_units_of_states_and_actions_change_nothing() -> None:
 def test_sub_tasks_are_numbered_from_the_highest_return_down(decomposition: str) -> None:
     returns = np.random.default_rng(1).normal(size=24)
     dataset = trajectories(np.arange(24) % 3, 20, returns=returns)
-    drop = DROP(decomposition=decomposition, n_sub_tasks=6, trajectories_per_sub_task=4)  # type: ignore[arg-type]
+    drop = DROP(**PLAIN | {"decomposition": decomposition}, n_sub_tasks=6, trajectories_per_sub_task=4)
     found = drop.sub_tasks(dataset)
     means = [np.mean(returns[part]) for part in found]
     assert len(set(means)) == len(means) >= 4
@@ -218,5 +219,6 @@ def test_sub_tasks_are_numbered_from_the_highest_return_down(decomposition: str)
 def test_behavior_sub_tasks_are_those_of_the_seed() -> None:
     dataset = trajectories(np.arange(30) % 3, 6, noise=1.0)
     for seed in (0, 3):
-        drop = DROP(decomposition="behavior", n_sub_tasks=6, trajectories_per_sub_task=2, decomposition_seed=seed)
+        cut = PLAIN | {"decomposition": "behavior", "decomposition_seed": seed}
+        drop = DROP(**cut, n_sub_tasks=6, trajectories_per_sub_task=2)
         assert as_sets(drop.sub_tasks(dataset)) == as_sets(behavior_sub_tasks(dataset, 6, 2, seed))

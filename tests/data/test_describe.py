@@ -8,11 +8,11 @@ from dataclasses import asdict
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from droprl.cli.describe import print_description
 from droprl.data import Dataset, from_arrays
 from droprl.data.describe import Description, describe
+from droprl.terminal import Screen
 
 
 def dataset_with(returns: list[float], name: str = "arrays", score_range: tuple[float, float] | None = None) -> Dataset:
@@ -26,7 +26,7 @@ def dataset_with(returns: list[float], name: str = "arrays", score_range: tuple[
 
 
 def page(description: Description) -> str:
-    console = Console(width=80, record=True, file=io.StringIO())
+    console = Screen(width=80, record=True, file=io.StringIO())
     print_description(description, console)
     return console.export_text()
 
@@ -47,6 +47,7 @@ def test_a_description_is_plain_numbers() -> None:
     assert cuts["rank"]["n_trajectories"] == 4
     assert cuts["rank"]["first_returns"] == [8, 8]
     assert cuts["rank"]["last_returns"] == [2, 2]
+    assert (description["best_fraction"], description["best_trajectories"], description["best_steps"]) == (0.5, 2, 4)
 
 
 def test_without_reference_returns_there_are_no_scores() -> None:
@@ -58,6 +59,7 @@ def test_the_page_fits_eighty_columns_without_cropping(scale: float) -> None:
     returns = list(np.linspace(-1, 1, 300) * scale)
     shown = page(describe(dataset_with(returns, "hopper-medium-replay-v2", score_range=(0, 1000))))
     assert "the last is cut short" in shown
+    assert "F-BC clones the best 150 of 300 trajectories (50.0%, 300 steps)" in " ".join(shown.split())
     assert "█" in shown
     for line in ("random", "quantization", "rank"):
         assert sum(row.strip().startswith(line) for row in shown.splitlines()) == 1

@@ -154,7 +154,7 @@ def test_unknown_minari_ids(make_minari: MakeMinari, monkeypatch: pytest.MonkeyP
     def no_network(*_: Any, **__: Any) -> None:
         raise ConnectionError("no route\nto host")
 
-    monkeypatch.setattr(minari.storage.hosting, "download_dataset", no_network)
+    monkeypatch.setattr(minari, "download_dataset", no_network)
     assert "could not download or read it (no route)" in refusal("mine/other/test-v0", download=True)
 
 

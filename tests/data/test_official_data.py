@@ -91,7 +91,7 @@ def test_the_fine_tuning_table(data: Path, capsys: pytest.CaptureFixture[str]) -
     """The two commands of its row; with one number of ascent steps to look at, six episodes are enough."""
     out = str(data / "run")
     main(["train", str(data / "antmaze-umaze.hdf5"), "--preset", "small", "--steps", "12", "--out", out])
-    less = ["--budget", "4200", "--max-ascent-steps", "0", "--episodes", "1"]
+    less = ["--budget", "4200", "--max-ascent-steps", "1", "--episodes", "1"]
     capsys.readouterr()
     main(["finetune", out, "--level", "embedding", *less, "--json"])
     found = json.loads(capsys.readouterr().out)

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 from helpers.builders import Layout, make_dataset, targets_by_definition
+from helpers.plain import PLAIN
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
@@ -209,8 +210,8 @@ def test_a_td_lambda_of_zero_is_one_step() -> None:
 def test_drop_takes_td_lambda_instead_of_td_steps() -> None:
     dataset = make_dataset(MIXED, next_observations=True)
     sizes: dict[str, Any] = {"n_sub_tasks": 2, "trajectories_per_sub_task": 2, "discount": 0.9}
-    one_step, three_steps = (DROP(td_steps=n, **sizes).prepare(dataset) for n in (1, 3))
-    assert same_tables(DROP(td_steps=3, td_lambda=0.0, **sizes).prepare(dataset), one_step)
+    one_step, three_steps = (DROP(**PLAIN, td_steps=n, **sizes).prepare(dataset) for n in (1, 3))
+    assert same_tables(DROP(**PLAIN, td_steps=3, td_lambda=0.0, **sizes).prepare(dataset), one_step)
     assert not same_tables(three_steps, one_step)
 
 
@@ -245,7 +246,8 @@ def test_a_batch_holds_the_rows_of_the_draw() -> None:
     batch = prepared.transitions.sample(jax.random.key(3), 64)
     rows = [int(dataset.bounds[e] + t) for e, t in places(np.asarray(batch.observation))]
     whole = rows_of(prepared.transitions, dataset.n_steps)
-    for name in set(Batch._fields) - {"sub_task"}:
+    assert batch.fold is None  # nobody asked for it
+    for name in set(Batch._fields) - {"sub_task", "fold"}:
         np.testing.assert_array_equal(getattr(batch, name), getattr(whole, name)[rows], err_msg=name)
 
 

@@ -23,6 +23,7 @@ from droprl.cli.evaluate import score_table
 from droprl.evaluation import load_evaluations
 from droprl.files.locks import locked
 from droprl.files.seals import read_sealed, sealed
+from droprl.report.build import build_report
 from droprl.train import Run, fit
 
 
@@ -76,7 +77,7 @@ def test_what_was_written_is_read_back(run: Run) -> None:
     found = play(run)
     assert found in load_evaluations(run)
     path = run.evaluation_folder / "bc-last.json"
-    assert json.loads(path.read_text()) == json.loads(json.dumps(found.to_json()))
+    assert read_sealed(path) == json.loads(json.dumps(found.to_json()))
 
 
 def test_evaluations_are_loaded_in_the_order_of_the_rules(tmp_path: Path) -> None:
@@ -136,3 +137,64 @@ def test_a_long_rule_cuts_no_number(run: Run) -> None:
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert all(number in shown for number in ("1234.5", "2345.6", "12.34", "95 % of IQM"))
     assert max(map(len, shown.splitlines())) <= 80
+
+
+# --- what is on the disk ---
+
+
+@pytest.fixture
+def evaluated(run: Run, tmp_path: Path) -> Run:
+    """A copy with one evaluation of two episodes."""
+    copy = Run(shutil.copytree(run.path, tmp_path / "run", ignore=shutil.ignore_patterns("evaluations")))
+    play(copy, episodes=2)
+    return copy
+
+
+def test_a_changed_bit_is_noticed_wherever_it_is(evaluated: Run) -> None:
+    path = evaluated.evaluation_folder / "bc-last.json"
+    content = path.read_bytes()
+    for place in range(0, len(content), 7):
+        damaged = bytearray(content)
+        damaged[place] ^= 1 << place % 8
+        path.write_bytes(damaged)
+        assert refusal(load_evaluations, evaluated).startswith(f"{path}: ")
+    path.write_bytes(content)
+    assert not load_evaluations(evaluated)[0].unsealed
+
+
+def test_an_edited_result_is_refused_and_played_again(evaluated: Run) -> None:
+    path = evaluated.evaluation_folder / "bc-last.json"
+    mean = load_evaluations(evaluated)[0].mean
+    path.write_text(path.read_text().replace(f'"mean": {mean}', '"mean": 99.5'))
+    said = "is damaged or was edited (its checksum differs): remove it and run `drop evaluate` again"
+    assert refusal(load_evaluations, evaluated) == f"{path}: {said}"
+    assert play(evaluated, episodes=1).kept is None  # nothing is lost with it
+    assert len(load_evaluations(evaluated)[0].values) == 2
+
+
+def test_an_evaluation_of_an_older_version_loads_is_marked_and_counts_its_episodes(evaluated: Run) -> None:
+    path = evaluated.evaluation_folder / "bc-last.json"
+    [sound] = load_evaluations(evaluated)
+    changes = {"mean": 99.5, "iqm": 99.5, "interval": [99.0, 100.0], "guarded": 0.5}
+    path.write_text(json.dumps(sound.to_json() | changes))
+    assert load_evaluations(evaluated) == [replace(sound, unsealed=True)]
+    notes = build_report([evaluated], "drop report").notes
+    assert "Of an older version, without a checksum: the evaluations of bc." in notes
+
+
+def test_fewer_episodes_never_replace_more(evaluated: Run) -> None:
+    path = evaluated.evaluation_folder / "bc-last.json"
+    before = path.read_bytes()
+    fewer = play(evaluated, episodes=1)
+    assert fewer.per_checkpoint == 1
+    assert fewer.kept == f"{path}, with 2 episodes for each seed and checkpoint"
+    assert path.read_bytes() == before
+    assert play(evaluated, episodes=3).kept is None
+    assert load_evaluations(evaluated)[0].per_checkpoint == 3
+
+
+def test_an_evaluation_of_another_checkpoint_or_task_is_replaced(evaluated: Run) -> None:
+    shutil.rmtree(evaluated.checkpoints()[-1].path)
+    assert play(evaluated, episodes=1).kept is None
+    assert {result.step for result in load_evaluations(evaluated)[0].results} == {10}
+    assert play(evaluated, episodes=1, env=lambda: Task(2)).kept is None

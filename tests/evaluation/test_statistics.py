@@ -249,6 +249,57 @@ def test_every_ordered_pair_is_compared_and_both_ways_add_up() -> None:
     assert pairwise_improvement({"alone": [[1.0]]}) == {}
 
 
+# ---- other tasks, too
+
+
+def tasks_drawn_by_a_loop(tasks: list[np.ndarray], rng: np.random.Generator) -> list[np.ndarray]:
+    return [rng.choice(tasks[i], len(tasks[i])) for i in rng.integers(0, len(tasks), len(tasks))]
+
+
+@pytest.mark.parametrize("statistic", ["iqm", "mean"])
+def test_an_interval_over_tasks_like_these_against_a_loop(statistic: Aggregate) -> None:
+    rng = np.random.default_rng(12)
+    tasks = [centre + 3 * rng.normal(size=5) for centre in (0.0, 20.0, 30.0, 60.0, 65.0)]
+    by_hand: dict[str, Callable[[list[np.ndarray]], Any]] = {
+        "iqm": lambda drawn: stats.trim_mean(np.concatenate(drawn), 0.25),
+        "mean": np.mean,
+    }
+    drawn = [by_hand[statistic](tasks_drawn_by_a_loop(tasks, rng)) for _ in range(3_000)]
+    found = aggregate(tasks, statistic, over="tasks like these", replicates=20_000)
+    np.testing.assert_allclose(found[1:], np.quantile(drawn, [0.025, 0.975]), atol=1.5)
+    these = aggregate(tasks, statistic)
+    assert found.value == these.value
+    assert found.low < these.low - 5 < these.high + 5 < found.high  # the tasks differ far more than their runs
+
+
+def test_an_interval_of_the_probability_over_tasks_like_these_against_every_draw_of_tasks() -> None:
+    """One run a task: nothing but the tasks varies. All 3³ draws of three tasks with P = 0, 0.5 and 1, as counts."""
+    x, y = [[0.0], [1.0], [5.0]], [[9.0], [1.0], [2.0]]
+    found = probability_of_improvement(x, y, over="tasks like these", level=0.8, replicates=20_000)
+    every = sorted((a + b + c) / 3 for a in (0.0, 0.5, 1.0) for b in (0.0, 0.5, 1.0) for c in (0.0, 0.5, 1.0))
+    assert found.value == 0.5
+    np.testing.assert_allclose(found[1:], np.quantile(every, [0.1, 0.9]))
+    assert probability_of_improvement(x, y)[1:] == (0.5, 0.5)
+
+
+def test_an_interval_of_the_probability_over_tasks_like_these_against_a_loop() -> None:
+    rng = np.random.default_rng(13)
+    shifts = (-1.0, 0.0, 0.5, 2.0)
+    x, y = [rng.normal(shift, 1.0, 5) for shift in shifts], [rng.normal(0.0, 1.0, 7) for _ in shifts]
+    drawn = []
+    for _ in range(3_000):
+        chosen = rng.integers(0, 4, 4)
+        sides = [(rng.choice(x[i], 5), rng.choice(y[i], 7)) for i in chosen]
+        drawn.append(np.mean([np.mean(a[:, None] > b) for a, b in sides]))
+    found = pairwise_improvement({"x": x, "y": y}, over="tasks like these", replicates=20_000)["x", "y"]
+    np.testing.assert_allclose(found[1:], np.quantile(drawn, [0.025, 0.975]), atol=0.03)
+
+
+def test_one_task_alone_has_the_same_interval_either_way() -> None:
+    runs = np.random.default_rng(14).normal(size=8)
+    assert aggregate([runs], "iqm", over="tasks like these") == aggregate([runs], "iqm")
+
+
 # ---- the other aggregates, and profiles
 
 

@@ -51,8 +51,14 @@ def run(run_with: Callable[[str], Run], tmp_path: Path) -> Run:
 
 
 def tune(run: Run | Path, level: str, budget: int, makes: Makes | None = None, **options: Any) -> FineTuning:
-    usual: dict[str, Any] = {"max_ascent_steps": K_MAX, "episodes": 2, "n_envs": 2, "progress": False}
-    return finetune(run, level=level, budget=budget, env=makes or Makes(), **usual | options)  # type: ignore[arg-type]
+    usual: dict[str, Any] = {
+        "protocol": "thorough",
+        "max_ascent_steps": K_MAX,
+        "episodes": 2,
+        "n_envs": 2,
+        "progress": False,
+    }
+    return finetune(run, level=level, budget=budget, env=makes or Makes(), **usual | {"progress": False} | options)  # type: ignore[arg-type]
 
 
 def lines(run: Run, level: str, seed: int = 0) -> list[dict[str, Any]]:
@@ -78,17 +84,71 @@ def test_the_checkpoint_level_chooses_as_brute_force(run: Run) -> None:
 
 
 def test_the_embedding_level_chooses_as_brute_force(run: Run) -> None:
-    loud: dict[str, Any] = {"step_size": 3.0, "region": "none"}  # every k then acts differently
-    found = tune(run, "embedding", 1_000, rounds=1, **loud)
+    found = tune(run, "embedding", 1_000, rounds=1, **LOUD)
     for seed, tuned in zip((0, 5), found.seeds, strict=True):
         earned = {}
         for step, k in itertools.product(CHECKPOINTS, range(K_MAX + 1)):
-            policy = policy_of_run(run, seed, step, ascent_steps=k, **loud)
+            policy = policy_of_run(run, seed, step, ascent_steps=k, **LOUD)
             earned[step, k] = rollout(policy, Makes(), 1, seed=SEARCH_SEED).returns[0]
         assert len(set(earned.values())) == len(earned)
         assert (tuned.step, tuned.ascent_steps) == max(earned, key=lambda pair: earned[pair])
         noted = {(p["step"], p["ascent_steps"]): p["episode_return"] for p in lines(run, "embedding", seed)}
         assert noted == pytest.approx(earned, rel=1e-6)
+
+
+LOUD: dict[str, Any] = {"step_size": 3.0, "region": "none"}  # every rule and k then acts differently
+
+
+def test_as_in_the_paper_the_checkpoint_level_plays_rule_best_once_and_leaves_the_policys_own_rule(run: Run) -> None:
+    found = tune(run, "checkpoint", 10_000, protocol="paper", **LOUD)
+    differ = False
+    for seed, folder, tuned in zip((0, 5), ("policy", "policy-seed-5"), found.seeds, strict=True):
+        by_best, by_own = (
+            {
+                step: rollout(policy_of_run(run, seed, step, **LOUD, **rule), Makes(), 1, seed=SEARCH_SEED).returns[0]
+                for step in CHECKPOINTS
+            }
+            for rule in ({"rule": "best"}, {})
+        )
+        assert tuned.step == max(by_best, key=lambda step: by_best[step])
+        assert tuned.chosen_for == pytest.approx(max(by_best.values()), rel=1e-6)
+        assert (tuned.steps_played, tuned.episodes_played) == (15, 3)  # of 10,000: one episode each
+        assert load_policy(run.path / "finetune" / "checkpoint" / folder).traits.rule == "grad-ada"
+        differ |= max(by_best.values()) != pytest.approx(max(by_own.values()), rel=1e-3)
+    assert differ  # otherwise the rules play alike, and this test says nothing
+    assert (found.protocol, found.search_rule, found.adaptation and found.adaptation["rule"]) == (
+        "paper",
+        "best",
+        "grad-ada",
+    )
+
+
+def test_as_in_the_paper_the_embedding_level_plays_every_k_from_one_on_once(run: Run) -> None:
+    found = tune(run, "embedding", 10_000, protocol="paper")
+    noted = [(p["step"], p["ascent_steps"]) for p in lines(run, "embedding")]
+    assert sorted(noted) == [(step, k) for step in CHECKPOINTS for k in range(1, K_MAX + 1)]
+    assert (found.protocol, found.search_rule) == ("paper", None)
+    said = refusal(tune, run, "embedding", 10_000, protocol="paper", max_ascent_steps=0)
+    assert said == "max_ascent_steps is 0: it must be at least 1"
+
+
+def test_a_search_that_began_before_there_was_a_protocol_goes_on_as_thorough(run: Run) -> None:
+    found = tune(run, "checkpoint", 20)
+    for name in ("settings.json", "result.json"):
+        path = run.path / "finetune" / "checkpoint" / name
+        content = without_seal(path.read_bytes())
+        old = {key: value for key, value in content.items() if key not in ("protocol", "search_rule")}
+        path.write_text(json.dumps(old))
+    assert tune(run, "checkpoint", 20) == found
+    assert "protocol thorough → paper" in refusal(tune, run, "checkpoint", 20, protocol="paper")
+
+
+def test_the_policy_level_does_not_ask_for_a_protocol(run: Run) -> None:
+    found = tune(run, "policy", 5, dataset=learnable_dataset(), updates_per_step=0.0)
+    path = run.path / "finetune" / "policy" / "settings.json"
+    path.write_text(json.dumps({k: v for k, v in without_seal(path.read_bytes()).items() if k != "protocol"}))
+    again = tune(run, "policy", 5, dataset=learnable_dataset(), updates_per_step=0.0, protocol="paper")
+    assert again == found
 
 
 def test_play_episode_plays_the_same_episode_as_rollout(run: Run) -> None:
@@ -287,6 +347,7 @@ def test_wrong_arguments_are_refused_before_anything_is_played(run: Run, tmp_pat
         ("budget is 0: it must be at least 1", "checkpoint", {"budget": 0}),
         ("an episode of counting may last 5, so give at least 5", "checkpoint", {"budget": 4}),
         ("rounds is 0", "checkpoint", {"rounds": 0}),
+        ("there is no protocol 'mine': choose one of paper, thorough", "checkpoint", {"protocol": "mine"}),
         ("online_share is 1.5: it must be from 0 to 1", "policy", {"online_share": 1.5}),
         ("episodes is 0", "checkpoint", {"episodes": 0}),
         ("adaptation has no setting 'speed'", "checkpoint", {"speed": 3}),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from droprl.adapt.inference import Adaptation, infer
 from droprl.finetuning.ledger import Ledger, Played
 from droprl.finetuning.search import SEARCH_SEED, Chosen, Variant, best, search, spread, variants
 from droprl.rollout import Trajectory
@@ -57,6 +59,32 @@ def test_the_search_chooses_as_algorithm_4(tmp_path: Path, seed: int) -> None:
     (variant, earned), ledger = searched(tmp_path, returns)
     assert (*variant, earned) == algorithm_4(returns, 5)
     assert (len(ledger.played), ledger.spent) == (18, 36)
+
+
+def test_the_papers_budget_pays_for_exactly_its_variants(tmp_path: Path) -> None:
+    """0.3M = 6 checkpoints × 50 values of k × 1000 steps an episode, each once."""
+    steps, ks = range(95_000, 101_000, 1_000), [k for k in spread(50) if k >= 1]
+    ledger = Ledger(tmp_path / "played.jsonl", 300_000, longest=1000)
+    search(ledger, variants(steps, ks), 1, lambda *_: episode_that_earns(1.0, 1000), lambda chosen: None)
+    assert ledger.spent == 300_000
+    assert sorted((p.step, p.ascent_steps) for p in ledger.played) == [(t, k) for t in steps for k in range(1, 51)]
+
+
+def test_the_search_finds_the_k_of_a_task_whose_answer_is_known(tmp_path: Path) -> None:
+    """The score is z itself, so k steps of 0.1 end at z = 0.1 k. The task pays most for z = 0.7, and the checkpoints
+    start at 0.0, 0.35 and -0.15: only from the first does a number of steps, seven, end there."""
+    starts = {4: 0.0, 8: 0.35, 12: -0.15}
+
+    def play(variant: Variant, seed: int, limit: int) -> Trajectory:
+        settings = Adaptation("grad", variant.ascent_steps or 0, step_size=0.1, region="none", keep="last")
+        found = infer(lambda z: z[0], jnp.full((1, 1), starts[variant.step]), settings)
+        return episode_that_earns(1.0 - abs(float(found.z[0]) - 0.7))
+
+    ledger = Ledger(tmp_path / "played.jsonl", 100, longest=2)
+    chosen = search(ledger, variants(CHECKPOINTS, [k for k in spread(10) if k]), 1, play, lambda chosen: None)
+    assert chosen.variant == Variant(4, 7)
+    assert chosen.mean_return == pytest.approx(1.0, abs=1e-5)
+    assert len(ledger.played) == 30
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -43,4 +43,6 @@ def write_played(
         }
         for (seed, step), values in scores.items()
     ]
-    write_json(bench.play_path(task, method, play), {"results": results, "milliseconds_per_action": ms})
+    unit = "D4RL-normalised score" if scored else "return"
+    facts = {"protocol": bench.suite.protocol, "adaptation": None, "dataset": task, "env": "Hopper-v4", "unit": unit}
+    write_json(bench.play_path(task, method, play), facts | {"results": results, "milliseconds_per_action": ms})

@@ -61,7 +61,9 @@ def client_of(policy: LoadedPolicy, limits: Limits, token: str | None = None) ->
 
 
 @contextmanager
-def listening(app: FastAPI, service: Service) -> Iterator[tuple[str, Server]]:
+def listening(
+    app: FastAPI, service: Service, share: float = 1.0, proxy: str | None = None
+) -> Iterator[tuple[str, Server]]:
     """The application on its own port, in a thread: its address, and the server."""
     ready, port = threading.Event(), [0]
 
@@ -69,7 +71,7 @@ def listening(app: FastAPI, service: Service) -> Iterator[tuple[str, Server]]:
         port[0] = number
         ready.set()
 
-    server = Server(app, "127.0.0.1", 0, told, service.stage.close)
+    server = Server(app, "127.0.0.1", 0, told, service.stage.close, share, proxy)
     thread = threading.Thread(target=server.run)
     thread.start()
     try:

@@ -79,7 +79,8 @@ def altered(config: Any) -> Any:
 def _other(hint: Any, value: Any) -> Any:
     kind = plain_type(hint)
     if value is None:
-        return {int: 3, float: 0.25}[kind]
+        is_choice = typing.get_origin(kind) is typing.Literal
+        return typing.get_args(kind)[0] if is_choice else {int: 3, float: 0.25}[kind]
     if typing.get_origin(kind) is tuple:
         return tuple(entry + 1 for entry in value)
     if typing.get_origin(kind) is typing.Literal:

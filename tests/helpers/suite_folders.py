@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from droprl.bench import Bench, Suite, load_suite
 from droprl.bench.page.build import build_suite_report
 from droprl.bench.page.render import render_suite
 from droprl.bench.suite import Method
-from droprl.files.seals import sealed
+from droprl.files.seals import checked_line, sealed
 from droprl.files.storage import write_bytes, write_json
 from droprl.report.contents import EmbeddingWalk
 from droprl.train import Run
@@ -89,7 +88,7 @@ def make_run(bench: Bench, task: str, method: Method) -> Run:
     write_bytes(path / "config.json", sealed({"run": run_config_to_dict(config)}))
     write_bytes(path / "data.json", sealed({"reward_scale": 4.0}))
     log = [{"step": step, "clone_loss": [1.0 / step, 3.0 / step], "score_r2": [0.5, None]} for step in (10, 20)]
-    (path / "metrics.jsonl").write_text("\n".join(map(json.dumps, log)), encoding="utf-8")
+    (path / "metrics.jsonl").write_text("".join(map(checked_line, log)), encoding="utf-8")
     return Run(path)
 
 

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from helpers.builders import Layout, make_dataset
+from helpers.plain import PLAIN
 
 from droprl.algorithms import DROP
 from droprl.algorithms.protocol import Clock
@@ -43,7 +44,9 @@ def learning(**settings: Any) -> tuple[DROP, tuple[Any, ...]]:
     """DROP on a few episodes, and the arguments of its loss: networks, f̄, λ, a batch and a key."""
     layout: Layout = [(12, "timeout"), (9, "terminal"), (15, "timeout"), (10, "terminal")]
     dataset = make_dataset(layout, next_observations=True, observation_size=4)
-    drop = DROP(**{"width": WIDTH, "batch_size": 32, "n_sub_tasks": 4, "discount": 0.9, **settings}).resolve(dataset)
+    drop = DROP(**PLAIN | {"width": WIDTH, "batch_size": 32, "n_sub_tasks": 4, "discount": 0.9, **settings}).resolve(
+        dataset
+    )
     prepared = drop.prepare(dataset)
     state = drop.init(jax.random.key(0), prepared.spec, Clock.at(0, 1))
     batch = prepared.transitions.sample(jax.random.key(1), drop.batch_size)
@@ -93,7 +96,9 @@ def test_narrow_products_and_their_gradients_are_those_of_a_linear_layer(
 
 
 def test_which_layers_training_replaces(monkeypatch: pytest.MonkeyPatch) -> None:
-    networks = DROP(width=WIDTH, embedding_size=2).init(jax.random.key(0), Spec(3, 2, 4), Clock.at(0, 1)).networks
+    networks = (
+        DROP(**PLAIN, width=WIDTH, embedding_size=2).init(jax.random.key(0), Spec(3, 2, 4), Clock.at(0, 1)).networks
+    )
     assert for_training(networks, "float32") == networks
     low = for_training(networks, "bfloat16").score_model  # on a CPU, only wide layers change
     assert isinstance(low, ScoreModel)

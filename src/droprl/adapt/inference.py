@@ -17,8 +17,9 @@ from jax import Array
 from droprl.compiler import on_accelerator
 from droprl.errors import require
 
-InferenceRule = Literal["first", "best", "grad", "best-ada", "grad-ada"]
+InferenceRule = Literal["auto", "first", "best", "grad", "best-ada", "grad-ada"]
 RULES: tuple[InferenceRule, ...] = ("best", "grad", "best-ada", "grad-ada")  # the paper's; `first` is a baseline
+Candidates = Literal["supported", "all", "first"]
 GuardFallback = Literal["start", "nearest"]
 Score = Callable[[Array], Array]
 # On an accelerator:
@@ -32,7 +33,8 @@ class Adaptation:
 
     rule: InferenceRule = "grad-ada"
     """best and grad infer z once, at the initial state; best-ada and grad-ada infer it again as the episode goes on.
-    first asks no score model: it uses the z of the sub-task with the highest return in the data."""
+    first asks no score model: it uses the z of the sub-task with the highest return in the data. auto takes first, and
+    searches only by those steps that paid on trajectories which the score model had not seen."""
     ascent_steps: int = 5
     """K, the number of gradient-ascent steps of grad and grad-ada. The paper uses 100; this earned no more."""
     step_size: float = 0.1
@@ -64,11 +66,19 @@ class Adaptation:
     """Use an earlier observation for at most this many steps in a row. If the fault lasts longer, stop waiting."""
     guard_fallback: GuardFallback = "start"
     """What replaces a z that the ascent led away from every sub-task: the z_n that it started from, or the nearest."""
+    candidates: Candidates = "supported"
+    """Which z_n may be chosen at a state: those whose sub-tasks have been at states like it, and the first one; all of
+    them, as in the paper; or the first one alone, from which grad-ada then ascends."""
+    keep: Literal["best", "last"] = "best"
+    """Which point of a climb counts: the one with the highest score, its start included, or the last one, as in the
+    paper. The last one can score lower than the start."""
 
     def __post_init__(self) -> None:
-        require(self, "at least 0", "ascent_steps", "tolerance", "guard_patience")
-        require(self, "at least 1", "halve_every")
-        require(self, "at least 1", "starts", "reinference_interval")
+        require(self, "at least 0", "tolerance")
+        require(self, "at least 1", "halve_every", "starts")
+        require(self, "from 0 to 10,000", "ascent_steps")
+        require(self, "from 0 to 1,000,000", "guard_patience")
+        require(self, "from 1 to 1,000,000", "reinference_interval")
         require(self, "above 0", "step_size", "trust_radius", "guard_margin")
 
 
@@ -80,47 +90,71 @@ class Inferred(NamedTuple):
     start: Array  # the number of the sub-task whose embedding it started from
 
 
-def infer(score: Score, embeddings: Array, adaptation: Adaptation, last: Inferred | None = None) -> Inferred:
-    """z* for one state, by the rule. `last` is what the episode inferred before, if it did."""
+def infer(
+    score: Score,
+    embeddings: Array,
+    adaptation: Adaptation,
+    last: Inferred | None = None,
+    supported: Array | None = None,
+) -> Inferred:
+    """z* for one state, by the rule. `last` is what the episode inferred before, if it did.
+
+    `supported` (N,) says which z_n may be chosen here; None: all of them. The first one always may.
+    """
     if adaptation.rule == "first":  # sub-tasks are numbered from the highest return down
         return Inferred(embeddings[0], score(embeddings[0]), jnp.zeros((), jnp.int32))
-    scores = jax.vmap(score)(embeddings)
+    scores = candidate_scores(jax.vmap(score)(embeddings), adaptation, supported)
     best = jnp.argmax(scores).astype(jnp.int32)
     if adaptation.rule in ("best", "best-ada"):
         return Inferred(embeddings[best], scores[best], best)
     # Grad ascends from the best embedding alone. Grad-Ada ascends from all of them, or from the most promising.
-    starts = best[None] if adaptation.rule == "grad" else _starts(scores, adaptation)
+    starts, may_win = _starts(scores, best, adaptation)
     z = embeddings[starts]
     if adaptation.warm_start and adaptation.rule == "grad-ada" and last is not None:
         starts, z = jnp.append(starts, last.start), jnp.concatenate([z, last.z[None]])
-    return ascend(score, z, starts, embeddings, adaptation)
+        goes_on = jnp.any((jnp.arange(len(scores)) == last.start) & ~jnp.isneginf(scores))
+        may_win = jnp.append(may_win, goes_on)
+    return ascend(score, z, starts, embeddings, adaptation, may_win)
 
 
-def ascend(score: Score, z: Array, starts: Array, embeddings: Array, adaptation: Adaptation) -> Inferred:
-    """The best z after K steps of gradient ascent from each row of `z`. Every row stays in its embedding's region."""
-    left = adaptation.ascent_steps
+def candidate_scores(scores: Array, adaptation: Adaptation, supported: Array | None) -> Array:
+    """The scores of the z_n, with −∞ for those that may not be chosen."""
+    first = jnp.arange(len(scores)) == 0
+    if adaptation.candidates == "first":
+        return jnp.where(first, scores, -jnp.inf)
+    if adaptation.candidates == "supported" and supported is not None:
+        return jnp.where(first | supported, scores, -jnp.inf)
+    return scores
+
+
+def ascend(
+    score: Score, z: Array, starts: Array, embeddings: Array, adaptation: Adaptation, may_win: Array
+) -> Inferred:
+    """The best z that K steps uphill from each row of `z` find. Every row stays in its embedding's region."""
+    left, scores = adaptation.ascent_steps, jnp.where(may_win, jax.vmap(score)(z), -jnp.inf)
     while left > 0:
         # With halving: the number of steps until only the better half goes on. A single start takes all that are left.
         n_steps = left if adaptation.halve_every is None or len(starts) == 1 else min(adaptation.halve_every, left)
-        z, left = climb(score, z, embeddings[starts], embeddings, adaptation, n_steps), left - n_steps
+        z, scores = climb(score, z, embeddings[starts], embeddings, adaptation, n_steps)
+        scores, left = jnp.where(may_win, scores, -jnp.inf), left - n_steps
         if left > 0:
-            chosen = jax.lax.top_k(jax.vmap(score)(z), -(-len(starts) // 2))[1]
-            z, starts = z[chosen], starts[chosen]
-    scores = jax.vmap(score)(z)
+            chosen = jax.lax.top_k(scores, -(-len(starts) // 2))[1]
+            z, scores, starts, may_win = z[chosen], scores[chosen], starts[chosen], may_win[chosen]
     best = jnp.argmax(scores)
-    found = Inferred(z[best], scores[best], starts[best])
-    if on_accelerator():  # forward-mode derivatives can be finite although the score is NaN: then z must be NaN too
-        found = found._replace(z=found.z + 0.0 * found.score)
-    return found
+    # Where the score is NaN, z must be NaN too: nobody may act on a z that nothing speaks for.
+    return Inferred(z[best] + 0.0 * scores[best], scores[best], starts[best])
 
 
 def climb(
     score: Score, z: Array, origins: Array, embeddings: Array, adaptation: Adaptation, n_steps: int | Array
-) -> Array:
-    """Where `n_steps` steps uphill lead from each row of `z`. `n_steps` may be an input of the compiled program."""
+) -> tuple[Array, Array]:
+    """The points that `n_steps` steps uphill from each row of `z` find, and their scores.
+
+    `n_steps` may be an input of the compiled program.
+    """
     low, high = embedding_box(embeddings)
     step = _ascent_step(jax.vmap(_with_gradient(score, *z.shape)), origins, adaptation, low, high)
-    return _climbed(step, z, n_steps, adaptation.tolerance)
+    return _climbed(step, jax.vmap(score), z, n_steps, adaptation)
 
 
 def _with_gradient(score: Score, n_starts: int, size: int) -> Callable[[Array], tuple[Array, Array]]:
@@ -165,27 +199,43 @@ def _ascent_step(
 class _Climb(NamedTuple):
     n: Array  # steps taken
     z: Array
+    best: Array  # the best points before z
+    best_scores: Array
     scores: Array  # before the last step
     rising: Array
 
+    def past(self, z: Array, scores: Array, tolerance: float) -> _Climb:
+        """After a step to `z`. `scores` are those of the points before it."""
+        better = scores > self.best_scores
+        best = jnp.where(better[:, None], self.z, self.best)
+        best_scores = jnp.where(better, scores, self.best_scores)
+        return _Climb(self.n + 1, z, best, best_scores, scores, jnp.any(scores > self.scores + tolerance))
 
-def _climbed(step: Callable[[Array], tuple[Array, Array]], z: Array, n_steps: int | Array, tolerance: float) -> Array:
-    if tolerance == 0.0:
-        if isinstance(n_steps, int) and n_steps <= MOST_UNROLLED and on_accelerator():
-            for _ in range(n_steps):  # one graph of kernels: what all steps need is computed once
-                z = step(z)[0]
-            return z
-        return jax.lax.fori_loop(0, n_steps, lambda _, z: step(z)[0], z)
 
-    def goes_on(before: _Climb) -> Array:
-        return before.rising & (before.n < n_steps)
-
+def _climbed(
+    step: Callable[[Array], tuple[Array, Array]],
+    score: Score,
+    z: Array,
+    n_steps: int | Array,
+    adaptation: Adaptation,
+) -> tuple[Array, Array]:
     def one_step(before: _Climb) -> _Climb:
-        z, scores = step(before.z)
-        return _Climb(before.n + 1, z, scores, jnp.any(scores > before.scores + tolerance))
+        return before.past(*step(before.z), adaptation.tolerance)
 
     lowest = jnp.full(len(z), -jnp.inf, z.dtype)
-    return jax.lax.while_loop(goes_on, one_step, _Climb(jnp.zeros((), jnp.int32), z, lowest, jnp.asarray(True))).z
+    climb = _Climb(jnp.zeros((), jnp.int32), z, z, lowest, lowest, jnp.asarray(True))
+    if adaptation.tolerance > 0.0:
+        climb = jax.lax.while_loop(lambda before: before.rising & (before.n < n_steps), one_step, climb)
+    elif isinstance(n_steps, int) and n_steps <= MOST_UNROLLED and on_accelerator():
+        for _ in range(n_steps):  # one graph of kernels: what all steps need is computed once
+            climb = one_step(climb)
+    else:
+        climb = jax.lax.fori_loop(0, n_steps, lambda _, before: one_step(before), climb)
+    scores = score(climb.z)
+    if adaptation.keep == "last":
+        return climb.z, scores
+    risen = ~(scores < climb.best_scores)  # a score that is NaN is not hidden
+    return jnp.where(risen[:, None], climb.z, climb.best), jnp.where(risen, scores, climb.best_scores)
 
 
 def embedding_box(embeddings: Array) -> tuple[Array, Array]:
@@ -193,10 +243,16 @@ def embedding_box(embeddings: Array) -> tuple[Array, Array]:
     return jnp.min(embeddings, axis=0), jnp.max(embeddings, axis=0)
 
 
-def _starts(scores: Array, adaptation: Adaptation) -> Array:
+def _starts(scores: Array, best: Array, adaptation: Adaptation) -> tuple[Array, Array]:
+    """The numbers of the z_n to ascend from, and whether the ascent may win: not from a z_n that may not be chosen."""
+    if adaptation.rule == "grad":
+        return best[None], jnp.ones(1, bool)
+    if adaptation.candidates == "first":
+        return jnp.zeros(1, jnp.int32), jnp.ones(1, bool)
     if adaptation.starts is None or adaptation.starts >= scores.shape[0]:
-        return jnp.arange(scores.shape[0], dtype=jnp.int32)
-    return jax.lax.top_k(scores, adaptation.starts)[1]
+        return jnp.arange(scores.shape[0], dtype=jnp.int32), ~jnp.isneginf(scores)
+    highest, starts = jax.lax.top_k(scores, adaptation.starts)
+    return starts, ~jnp.isneginf(highest)
 
 
 def _keep_inside(z: Array, origins: Array, adaptation: Adaptation, low: Array, high: Array) -> Array:

@@ -5,21 +5,20 @@ The policy has the shape of DROP's β without an embedding, so the two do not di
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jax import Array
 
 from droprl.algorithms.averaging import averaged
 from droprl.algorithms.curves import CLONE_LOSS
 from droprl.algorithms.judging import Check
-from droprl.algorithms.protocol import Card, Clock, Logged, Metrics
+from droprl.algorithms.protocol import Card, Clock, Logged, Metrics, filled
+from droprl.data.best import best_episodes, best_fraction
 from droprl.data.dataset import Dataset
 from droprl.data.transitions import Batch, Prepared, Probe, Spec, prepare
 from droprl.errors import require
@@ -132,14 +131,19 @@ class FBC(BC):
 
     name: ClassVar[str] = "fbc"
 
-    top_fraction: float = 0.1
-    """The share of trajectories that is cloned; at least one trajectory is."""
+    top_fraction: float | None = None
+    """The share of trajectories that is cloned; at least one trajectory is. None: all trajectories whose return is
+    nearer to the best return than to the median, and so many of the next best that at least 25,000 steps are cloned,
+    or half of the data if that is less. Often 0.1 is taken, whatever the data."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self, "above 0 and at most 1", "top_fraction")
 
+    def resolve(self, dataset: Dataset) -> Self:
+        fraction = best_fraction(dataset) if self.top_fraction is None else self.top_fraction
+        return replace(self, top_fraction=fraction)
+
     def prepare(self, dataset: Dataset) -> Prepared:
-        n = math.ceil(self.top_fraction * dataset.n_episodes)
-        best = np.argsort(-dataset.returns, kind="stable")[:n]
+        best = best_episodes(dataset, filled(self.top_fraction, "top_fraction"))
         return prepare(dataset, episodes=best, normalize_observations=self.normalize_observations)

@@ -114,7 +114,7 @@ class COMs:
     def __post_init__(self) -> None:
         require(self, "at least 1", "n_policies", "width", "score_width", "batch_size")
         require(self, "from 1 to 100", "score_depth")
-        require(self, "at least 0", "ascent_steps", "adversarial_steps")
+        require(self, "from 0 to 10,000", "ascent_steps", "adversarial_steps")
         require(self, "above 0", "learning_rate", "score_learning_rate", "step_size")
         require(self, "above 0", "multiplier_start", "multiplier_rate", "multiplier_max")
         require(self, "above 0 and at most 1", "average_rate")

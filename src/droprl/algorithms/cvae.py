@@ -103,7 +103,7 @@ class DropCVAE:
     target_rate: float = 0.005
     """υ: how fast the averaged networks follow."""
 
-    constraint: scoring.Constraint = "lagrangian"
+    constraint: Literal["lagrangian", "hinge", "none"] = "lagrangian"
     """The conservative constraint of equation 11, on the mean gap; hinge penalises every state's own violation,
     squared, with the weight multiplier_max; none leaves it out."""
     threshold: float = 2.0
@@ -113,8 +113,10 @@ class DropCVAE:
     """λ at the start."""
     multiplier_rate: float = 1e-2
     """Step size of the dual ascent on λ, which is clipped to [0, multiplier_max]."""
-    multiplier_max: float = 1.0
-    """The cap on λ: the constraint is linear in f and unbounded, so an uncapped λ runs away."""
+    multiplier_rule: scoring.MultiplierRule = "projected"
+    """projected: λ rises by the rate times the violation. log: log λ does, so λ stays above 0 and starts above 0."""
+    multiplier_max: float | None = 1.0
+    """The cap on λ: the constraint is linear in f and unbounded, so an uncapped λ can run away. None: no cap."""
 
     learning_rate: float = 1e-3
     """Adam's learning rate, the same for all networks."""
@@ -131,6 +133,7 @@ class DropCVAE:
         require(self, "at least 0", "kl_weight", "multiplier_start", "multiplier_rate", "multiplier_max")
         require(self, "at least 0 and less than 1", "td_lambda")
         require(self, "a finite number", "threshold")
+        scoring.require_weights(self)
 
     @classmethod
     def small(cls) -> Self:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,7 @@ from droprl.algorithms.averaging import averaged
 from droprl.algorithms.bc import clone_loss
 from droprl.algorithms.curves import Curve
 from droprl.algorithms.drop import DROP, DropState
+from droprl.algorithms.drop_settings import PLAIN, TINY
 from droprl.algorithms.judging import Check, judged, measured, r_squared
 from droprl.algorithms.protocol import Card, Clock, Logged, Metrics, State
 from droprl.data.transitions import Batch, Probe, Spec
@@ -47,10 +48,14 @@ class DDROP(DROP):
         curves=(*DROP.card.curves, DISTILLATION_LOSS, DISTILLATION_R2),
         falls=("clone_loss", "td_loss", "distillation_loss"),
         clones=True,
+        absent=DROP.card.absent,
+        presets=("plain",),
     )
     adaptation: ClassVar[None] = None  # type: ignore[misc]  # the student infers nothing at test time,
     sample_actions: ClassVar[bool] = False  # type: ignore[misc]  # and it is deterministic
 
+    cross_fit: bool = False
+    score_models: int = 1
     outer: Adaptation = field(default_factory=Adaptation)
     """How z*(s) is found at states of the data, at each by itself: reinference_interval has no effect."""
     distilled_share: float = 0.125
@@ -60,6 +65,14 @@ class DDROP(DROP):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self, "above 0 and at most 1", "distilled_share")
+
+    @classmethod
+    def tiny(cls) -> Self:
+        return cls(**TINY)
+
+    @classmethod
+    def plain(cls) -> Self:
+        return cls(**PLAIN)
 
     def init(self, key: Array, spec: Spec, clock: Clock) -> State:
         depths = self.depths[1:3]

@@ -2,14 +2,15 @@
 
 φ(z|n), β(a|s, z) and f(s, a, z) are learned together: by cloning (equation 6), and by temporal differences under a
 conservative constraint (equation 8) with its Lagrangian (appendix B). Training improves no policy.
-If the paper says nothing, or if its letter is known to fail silently, the field says so.
+Its settings are in `drop_settings`.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal, NamedTuple, Self
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple, Self
 
 import equinox as eqx
 import jax
@@ -20,24 +21,31 @@ from jax import Array
 
 from droprl.adapt import Adaptation, Search
 from droprl.adapt.inference import embedding_box
+from droprl.adapt.search import STAY
 from droprl.algorithms import curves, scoring
+from droprl.algorithms.adversary import adversarial_penalty
 from droprl.algorithms.averaging import averaged
+from droprl.algorithms.drop_settings import Decomposition, DropSettings
+from droprl.algorithms.evidence import EVERY, MOVES, Evidence, measure
 from droprl.algorithms.judging import Check, judged, measured, ranking_check, spearman, wrong_embedding_check
 from droprl.algorithms.protocol import Card, Clock, Logged, Metrics, filled
 from droprl.data.behavior import behavior_sub_tasks
 from droprl.data.dataset import Dataset
 from droprl.data.decompose import SubTasks, decompose, sub_task_returns
+from droprl.data.first_states import behavior_returns
 from droprl.data.returns import choose_discount
 from droprl.data.rewards import Rewards
 from droprl.data.tasks import equal_sub_tasks, paper_sub_tasks
 from droprl.data.transitions import Batch, Prepared, Probe, Spec, prepare
-from droprl.errors import require
-from droprl.networks.actors import BehaviorPolicy, Conditioning, PolicyHead, clone_error
+from droprl.data.visits import SEPARATED, separation, visit_sub_tasks
+from droprl.networks.actors import BehaviorPolicy, clone_error
 from droprl.networks.critics import AnyScoreModel
-from droprl.networks.embeddings import EmbeddingSpace, TaskEmbedding
-from droprl.networks.layers import Precision, for_training, look_up
+from droprl.networks.embeddings import TaskEmbedding
+from droprl.networks.homes import Home
+from droprl.networks.layers import for_training, look_up
 from droprl.policies import AdaptivePolicy
 
+HOME_WIDTH = 128  # where sub-tasks have been is easier to tell than what they do there
 COLLAPSED_SPREAD = 0.2  # between trainings that play well and trainings that do not: docs/recipe.md
 TOP_SUB_TASK = curves.Curve("top_sub_task_share", "States where f prefers the top sub-task", "share", diagnosis=True)
 
@@ -48,17 +56,19 @@ class Networks(eqx.Module):
     embedding: TaskEmbedding  # φ
     behavior_policy: BehaviorPolicy  # β
     score_model: AnyScoreModel  # f
+    home: Home | None  # p(n|s)
 
 
 class DropState(NamedTuple):
     networks: Networks
-    averaged: Networks  # follows the networks slowly. Its score model is f̄, and it is what acts
-    optimizer: optax.OptState
+    averaged: Networks  # follows the networks slowly. Its score model is f̄
+    optimizer: Any  # with separate optimisers: a pair, of cloning and of temporal differences
     multiplier: Array  # λ
+    evidence: Evidence | None = None  # on whether the search pays
 
 
 @dataclass(frozen=True)
-class DROP:
+class DROP(DropSettings):
     """Design from Policies: sub-tasks by return, one embedding for each, and a conservative score model over them."""
 
     name: ClassVar[str] = "drop"
@@ -67,112 +77,28 @@ class DROP:
         falls=("clone_loss", "td_loss"),
         clones=True,
         learns_online=True,
+        presets=("literal", "plain"),
+        absent={"rank_by": "return", "top_share": None, "learn_home": False, "cross_fit": False},
     )
-
-    decomposition: Literal["rank", "quantization", "random", "behavior"] = "rank"
-    """How trajectories are cut into sub-tasks: the paper's Rank, Quantization or Random, or by their behaviour."""
-    n_sub_tasks: int | None = None
-    """N. None: 10, or what `sub_task_sizes` says."""
-    trajectories_per_sub_task: int | None = None
-    """M. None: all trajectories divided by N, or what `sub_task_sizes` says."""
-    embedding_size: int | None = None
-    """dim(z). None: 5, as in all of the paper's table."""
-    sub_task_sizes: Literal["equal", "paper"] = "equal"
-    """equal: the same N for any data, and all trajectories. paper: its table of N and M, tuned to each dataset."""
-    decomposition_seed: int = 0
-    """The seed of the rules that draw at random; the same for every training seed."""
-
-    width: int = 512
-    """Units of each hidden layer of Enc_0 … Enc_4."""
-    depths: tuple[int, int, int, int, int] = (2, 2, 3, 2, 3)
-    """Hidden layers of Enc_0 … Enc_4."""
-    embedding_space: EmbeddingSpace = "whitened"
-    """whitened: zero mean and unit variance in each dimension, so the z_n cannot collapse; tanh: within (-1, 1)."""
-    td_into_embedding: bool = False
-    """Train φ by the TD loss too, as the paper does. On raw rewards the embeddings then collapse."""
-    conditioning: Conditioning = "bilinear"
-    """How z enters β: concatenated to the state's encoding, as in the paper; bilinear adds all products of the two.
-    With them a sub-task's policy is nearly as good as one that is cloned alone."""
-    head: PolicyHead = "deterministic"
-    """deterministic clones by squared error; gaussian learns a standard deviation as well."""
-    sample_actions: bool = False
-    """Draw actions from a gaussian head at test time instead of taking its mean."""
-    score_models: int = 1
-    """Number of score models. With several, the lowest score counts at test time."""
-    score_smoothing: float = 0.0
-    """Standard deviation of the noise on the z that f learns from: sub-tasks that act alike then share their luck."""
-    policy_smoothing: float = 0.0
-    """Standard deviation of the noise on the z that β learns from."""
-    score_layer_norm: bool = True
-    """LayerNorm in f. Without it some seeds diverge at the paper's learning rate."""
-
-    discount: float | None = None
-    """γ. None: the smallest of 0.99 … 0.999 with which the true discounted returns rank the sub-tasks."""
-    td_steps: int = 20
-    """Rewards summed before bootstrapping. 1 is the paper's equation 8, which converges far more slowly."""
-    td_lambda: float | None = None
-    """λ of TD(λ). None: td_steps instead."""
-    scale_rewards: bool = True
-    """Divide rewards by the standard deviation of discounted returns, so that scores have unit spread on any task."""
-    normalize_observations: bool = True
-    """Shift and scale observations to zero mean and unit variance."""
-    target_rate: float = 0.005
-    """υ: how fast the averaged networks follow. The paper averages f alone, for its targets. Here β and φ are averaged
-    too: the return of a cloned policy jumps from update to update, and the return of its average does not."""
-
-    constraint: scoring.Constraint = "lagrangian"
-    """The conservative constraint of equation 8, on the mean gap; hinge penalises every state's own violation, squared,
-    with the weight multiplier_max; none leaves it out (the paper's "w/o Reg")."""
-    constraint_share: float = 0.25
-    """Share of the batch on which the gap is measured: λ needs only a mean. While λ is 0, this changes nothing else."""
-    threshold: float = 2.0
-    """η: how much higher unseen embeddings may score than those of the sub-tasks. With scaled rewards the unit is the
-    standard deviation of the discounted returns."""
-    multiplier_start: float = 0.0
-    """λ at the start."""
-    multiplier_rate: float = 1e-2
-    """Step size of the dual ascent on λ, which is clipped to [0, multiplier_max]."""
-    multiplier_max: float = 1.0
-    """The cap on λ: the constraint is linear in f and unbounded, so an uncapped λ runs away."""
-
-    precision: Precision = "float32"
-    """Number format of products in training. bfloat16 is up to twice as fast on a GPU (slower on a CPU), and rounds
-    weights and activations to three digits. The weights that are learned, saved and played stay float32."""
-    learning_rate: float = 1e-3
-    """Adam's learning rate, the same for all networks."""
-    batch_size: int = 1024
-    """Steps of the data in one update."""
-    adaptation: Adaptation = field(default_factory=Adaptation)
-    """How z* is found at test time."""
-
-    def __post_init__(self) -> None:
-        require(self, "at least 1", "n_sub_tasks", "trajectories_per_sub_task", "embedding_size", "width")
-        require(self, "at least 1", "td_steps", "batch_size")
-        require(self, "from 1 to 100", "score_models", "depths")
-        require(self, "above 0 and at most 1", "discount", "target_rate", "constraint_share")
-        require(self, "above 0", "learning_rate")
-        require(self, "at least 0", "decomposition_seed", "multiplier_start", "multiplier_rate", "multiplier_max")
-        require(self, "at least 0", "score_smoothing", "policy_smoothing")
-        require(self, "at least 0 and less than 1", "td_lambda")
-        require(self, "a finite number", "threshold")
-
-    @classmethod
-    def small(cls) -> Self:
-        return cls(width=128, batch_size=256)
-
-    @classmethod
-    def tiny(cls) -> Self:
-        return cls(width=8, depths=(1, 1, 1, 1, 1), batch_size=32, learning_rate=1e-2)
 
     # --- the data it learns from ---
 
     def resolve(self, dataset: Dataset) -> Self:
+        self.check_evidence()
         n_episodes = dataset.n_episodes
         paper = self.sub_task_sizes == "paper"
-        preset = paper_sub_tasks(dataset.name, n_episodes) if paper else equal_sub_tasks(n_episodes)
+        preset = paper_sub_tasks(dataset.name, n_episodes) if paper else equal_sub_tasks(n_episodes, dataset.n_steps)
         n, m = preset.sizes(self.n_sub_tasks, self.trajectories_per_sub_task, n_episodes)
         size = self.embedding_size or preset.embedding_size
-        chosen = replace(self, n_sub_tasks=n, trajectories_per_sub_task=m, embedding_size=size)
+        cut = self._decomposition(dataset, n)
+        chosen = replace(
+            self,
+            decomposition=cut,
+            n_sub_tasks=n,
+            trajectories_per_sub_task=m,
+            embedding_size=size,
+            windows=self.windows or max(1, dataset.n_steps // self.td_steps),
+        )
         if chosen.discount is not None:
             return chosen
         return replace(chosen, discount=choose_discount(dataset, chosen.sub_tasks(dataset)))
@@ -180,12 +106,26 @@ class DROP:
     def sub_tasks(self, dataset: Dataset) -> SubTasks:
         m = filled(self.trajectories_per_sub_task, "trajectories_per_sub_task")
         sizes = filled(self.n_sub_tasks, "n_sub_tasks"), m, self.decomposition_seed
-        if self.decomposition == "behavior":
+        returns = self._returns(dataset)
+        rule: Decomposition = filled(self.decomposition, "decomposition")
+        if rule == "behavior":
             parts = behavior_sub_tasks(dataset, *sizes)
+        elif rule == "visits":
+            parts = visit_sub_tasks(dataset, *sizes)
         else:
-            parts = decompose(dataset.returns, self.decomposition, *sizes)
-        order = np.argsort(-sub_task_returns(dataset.returns, parts), kind="stable")
+            parts = decompose(returns, rule, *sizes)
+        order = np.argsort(-sub_task_returns(returns, parts), kind="stable")
         return [parts[i] for i in order]  # the first has the highest return
+
+    def _returns(self, dataset: Dataset) -> np.ndarray:
+        return dataset.returns if self.rank_by == "return" or dataset.on_disk else behavior_returns(dataset)
+
+    def _decomposition(self, dataset: Dataset, n: int) -> Decomposition:
+        if self.decomposition is not None:
+            return self.decomposition
+        if n == 1 or dataset.on_disk:  # there is nothing to cut, or the visits would have to be read whole
+            return "rank"
+        return "rank" if separation(dataset, self._returns(dataset), n) >= SEPARATED else "visits"
 
     def prepare(self, dataset: Dataset) -> Prepared:
         return prepare(
@@ -196,7 +136,14 @@ class DROP:
             td_lambda=self.td_lambda,
             normalize_observations=self.normalize_observations,
             rewards=Rewards("spread" if self.scale_rewards else "one"),
+            top_share=self._top_share,
+            folds=self.cross_fit,
         )
+
+    @property
+    def _top_share(self) -> float | None:
+        """Behaviours and random sets have no top that stands out."""
+        return self.top_share if self.decomposition in ("rank", "quantization") else None
 
     # --- networks ---
 
@@ -204,45 +151,115 @@ class DROP:
         embedding_key, policy_key, score_key = jax.random.split(key, 3)
         size, width, d = filled(self.embedding_size, "embedding_size"), self.width, self.depths
         o, a = spec.observation_size, spec.action_size
+        depth = 0 if self.embedding_network == "linear" else d[0]
         networks = Networks(
-            TaskEmbedding(spec.required_sub_tasks(), size, width, d[0], self.embedding_space, embedding_key),
+            TaskEmbedding(spec.required_sub_tasks(), size, width, depth, self.embedding_space, embedding_key),
             BehaviorPolicy(o, a, size, width, (d[1], d[2]), self.head, policy_key, self.conditioning),
             scoring.make_score_model(self, spec, size, score_key),
+            Home(o, spec.required_sub_tasks(), min(width, HOME_WIDTH), jax.random.fold_in(key, 3))
+            if self.learn_home
+            else None,
         )
-        return DropState(networks, networks, self._optimizer().init(networks), scoring.first_multiplier(self))
+        still = self._optimizer().init(networks)
+        optimizer = (still, still) if self.optimizers == "separate" else still
+        evidence = Evidence.none() if self.cross_fit else None
+        return DropState(networks, networks, optimizer, scoring.first_multiplier(self), evidence)
+
+    def acting(self, state: DropState) -> Networks:
+        return state.averaged if self.averaged_acts else state.networks
 
     def policy(self, state: DropState) -> AdaptivePolicy:
-        networks = state.averaged
+        networks = self.acting(state)
         z_n = networks.embedding.table()
-        return AdaptivePolicy(networks.behavior_policy, networks.score_model, z_n, self.adaptation, self.sample_actions)
+        choice = None if state.evidence is None else state.evidence.choice(self.windows or 1)
+        if choice is not None and len(z_n) == 1:  # there is nothing to choose, and β has learned no other z
+            choice = jnp.full_like(choice, STAY)
+        return AdaptivePolicy(
+            networks.behavior_policy,
+            networks.score_model,
+            z_n,
+            self.adaptation,
+            self.sample_actions,
+            home=networks.home,
+            choice=choice,
+        )
 
     def search(self, state: DropState, adaptation: Adaptation) -> Search:
-        """The search among the z_n with the averaged networks."""
-        networks = state.averaged
-        return Search(networks.behavior_policy, networks.score_model, networks.embedding.table(), adaptation)
+        """The search among the z_n with the networks that act."""
+        networks = self.acting(state)
+        return Search(
+            networks.behavior_policy, networks.score_model, networks.embedding.table(), adaptation, networks.home
+        )
 
     # --- losses ---
 
     def loss(
         self, networks: Networks, target: AnyScoreModel, multiplier: Array, batch: Batch, key: Array
     ) -> tuple[Array, Logged]:
-        """Cloning + TD + λ · (gap − η), the mean over a batch. Cloning moves φ and β, the other terms move f."""
+        """Cloning + TD + the constraint, the mean over a batch. Cloning moves φ and β, the other terms move f."""
+        policy_key, *score_keys = jax.random.split(key, 3)
         networks, target = for_training((networks, target), self.precision)
-        policy, score_model = networks.behavior_policy, networks.score_model
-        table = networks.embedding.table()
-        z = look_up(table, batch.sub_task)
-        policy_key, score_key, unseen_key = jax.random.split(key, 3)
-        policy_z = _smoothed(z, self.policy_smoothing, policy_key)
-        distributions = jax.vmap(policy.distribution)(jax.vmap(policy.encode)(batch.observation), policy_z)
-        clone = jnp.mean(jax.vmap(clone_error)(batch.action, *distributions))  # equation 6
-        own = None if self.policy_smoothing else distributions[0]
+        clone, own = self._clone_loss(networks, batch, policy_key)
+        score, metrics = self._score_loss(networks, target, multiplier, batch, score_keys, own)
+        return clone + score + self._home_loss(networks, batch), metrics | {"clone_loss": clone}
 
+    def clone_loss(self, networks: Networks, batch: Batch, key: Array) -> tuple[Array, Array]:
+        """The first part of `loss` alone, and equation 6 in it."""
+        networks = for_training(networks, self.precision)
+        clone, _ = self._clone_loss(networks, batch, jax.random.split(key, 3)[0])
+        return clone + self._home_loss(networks, batch), clone
+
+    def score_loss(
+        self, networks: Networks, target: AnyScoreModel, multiplier: Array, batch: Batch, key: Array
+    ) -> tuple[Array, Logged]:
+        """The second part of `loss` alone."""
+        networks, target = for_training((networks, target), self.precision)
+        return self._score_loss(networks, target, multiplier, batch, jax.random.split(key, 3)[1:], None)
+
+    def _clone_loss(self, networks: Networks, batch: Batch, key: Array) -> tuple[Array, Array | None]:
+        """Equation 6, and β(s, z) at each step's own z, if that was computed."""
+        policy = networks.behavior_policy
+        z = _smoothed(look_up(networks.embedding.table(), batch.sub_task), self.policy_smoothing, key)
+        distributions = jax.vmap(policy.distribution)(jax.vmap(policy.encode)(batch.observation), z)
+        clone = jnp.mean(jax.vmap(clone_error)(batch.action, *distributions))
+        return clone, None if self.policy_smoothing else distributions[0]
+
+    def _home_loss(self, networks: Networks, batch: Batch) -> Array | float:
+        """The cross-entropy of p(n|s). How often a sub-task is drawn must not count, so it is added before."""
+        if networks.home is None:
+            return 0.0
+        logits = jax.vmap(networks.home.network)(batch.observation) + self._log_prior(len(networks.embedding.table()))
+        return -jnp.mean(jnp.take_along_axis(jax.nn.log_softmax(logits), batch.sub_task[:, None], axis=1))
+
+    def _log_prior(self, n: int) -> Array:
+        """(N,) the logarithm of how often each sub-task is drawn."""
+        if self._top_share is None or n == 1:
+            return jnp.full(n, -math.log(n))
+        return jnp.log(jnp.full(n, (1.0 - self._top_share) / (n - 1)).at[0].set(self._top_share))
+
+    def _score_loss(
+        self,
+        networks: Networks,
+        target: AnyScoreModel,
+        multiplier: Array,
+        batch: Batch,
+        keys: Sequence[Array] | Array,
+        own: Array | None,
+    ) -> tuple[Array, Logged]:
+        """Equation 8."""
+        policy, score_model, table = networks.behavior_policy, networks.score_model, networks.embedding.table()
+        score_key, unseen_key = keys
+        z, n = look_up(table, batch.sub_task), math.ceil(self.constraint_share * len(batch.reward))
         td_z = _smoothed(z if self.td_into_embedding else jax.lax.stop_gradient(z), self.score_smoothing, score_key)
-        unseen_z = self._unseen_embeddings(table, unseen_key, math.ceil(self.constraint_share * len(z)))
-        score, metrics = scoring.score_loss(
-            self, score_model, target, multiplier, policy, td_z, z, unseen_z, batch, own
-        )
-        return clone + score, metrics | {"clone_loss": clone}
+        if self.constraint == "adversarial":
+            td, metrics = scoring.td_loss(score_model, target, jax.lax.stop_gradient(policy), td_z, batch)
+            search = Search(policy, score_model, table, self.adaptation)
+            penalty, found = adversarial_penalty(
+                search, batch.observation[:n], filled(self.threshold, "threshold"), unseen_key
+            )
+            return td + filled(self.multiplier_max, "multiplier_max") * penalty, metrics | found
+        unseen_z = self._unseen_embeddings(table, unseen_key, n)
+        return scoring.score_loss(self, score_model, target, multiplier, policy, td_z, z, unseen_z, batch, own)
 
     def _unseen_embeddings(self, table: Array, key: Array, n: int) -> Array:
         """μ(z): uniform over the z-space."""
@@ -254,14 +271,37 @@ class DROP:
     # --- one update: primal step on the networks, dual step on λ, slow step of the averages ---
 
     def update(self, state: DropState, batch: Batch, key: Array, clock: Clock) -> tuple[DropState, Logged]:
-        gradient, metrics = jax.grad(self.loss, has_aux=True)(
-            state.networks, state.averaged.score_model, state.multiplier, batch, key
-        )
-        step, optimizer = self._optimizer().update(gradient, state.optimizer)
-        networks = optax.apply_updates(state.networks, step)
-        multiplier = scoring.next_multiplier(self, state.multiplier, metrics)
+        target, multiplier = state.averaged.score_model, state.multiplier
+        if self.optimizers == "separate":
+            gradient, clone = jax.grad(self.clone_loss, has_aux=True)(state.networks, batch, key)
+            networks, cloning = self._stepped(state.networks, gradient, state.optimizer[0])
+            gradient, metrics = jax.grad(self.score_loss, has_aux=True)(networks, target, multiplier, batch, key)
+            networks, scored = self._stepped(networks, gradient, state.optimizer[1])
+            optimizer, metrics = (cloning, scored), metrics | {"clone_loss": clone}
+        else:
+            gradient, metrics = jax.grad(self.loss, has_aux=True)(state.networks, target, multiplier, batch, key)
+            networks, optimizer = self._stepped(state.networks, gradient, state.optimizer)
+        multiplier = scoring.next_multiplier(self, multiplier, metrics)
         average = averaged(state.averaged, networks, self.target_rate, clock, target=lambda n: n.score_model)
-        return DropState(networks, average, optimizer, multiplier), metrics | {"multiplier": multiplier}
+        metrics |= {"multiplier": multiplier}
+        if state.evidence is None:
+            return DropState(networks, average, optimizer, multiplier), metrics
+        evidence = jax.lax.cond(
+            clock.number % EVERY == 0, lambda: self._measured(state.evidence, average, batch), lambda: state.evidence
+        )
+        t_values = evidence.t_values(self.windows or 1)
+        metrics |= dict(zip(MOVES, t_values, strict=True))
+        return DropState(networks, average, optimizer, multiplier, evidence), metrics
+
+    def _measured(self, evidence: Any, networks: Networks, batch: Batch) -> Evidence:
+        how = self.adaptation or Adaptation()
+        search = Search(networks.behavior_policy, networks.score_model, networks.embedding.table(), how, networks.home)
+        after: Evidence = evidence.after(measure(search, self._log_prior(len(search.embeddings)), batch))
+        return after
+
+    def _stepped(self, networks: Networks, gradient: Networks, optimizer: Any) -> tuple[Networks, Any]:
+        step, optimizer = self._optimizer().update(gradient, optimizer)
+        return optax.apply_updates(networks, step), optimizer
 
     def _optimizer(self) -> optax.GradientTransformation:
         return optax.adam(self.learning_rate)
@@ -269,7 +309,7 @@ class DROP:
     # --- is it working? ---
 
     def diagnose(self, state: DropState, probe: Probe) -> Metrics:
-        networks, batch = state.averaged, probe.batch
+        networks, batch = self.acting(state), probe.batch
         policy, score_model = networks.behavior_policy, networks.score_model
         table = networks.embedding.table()
         z = table[batch.sub_task]

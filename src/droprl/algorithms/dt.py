@@ -30,6 +30,7 @@ from droprl.policies import Facts, Program, Traits, first_row
 
 # The loss of cloning must rise by this share when the return-to-go is another window's. Measured on one or two runs.
 DEAF_INCREASE = 0.02
+WARMUP_PART, WARMUP_MOST = 10, 10_000  # the authors' 10⁴ of 10⁵ updates; of a shorter run the same part
 MOST_STEPS = 10_000  # of an episode that have an embedding of their own
 WRONG_RETURN = right_and_wrong("probe_clone_loss_other_return", "return-to-go", "another window's return-to-go")
 
@@ -74,7 +75,7 @@ class TransformerPolicy(eqx.Module):
 
     @property
     def traits(self) -> Traits:
-        return Traits(remembers=True)
+        return Traits(remembers=True, tokens=3 * self.context)
 
     def start(self, n: int) -> Context:
         o, a = (layer.weight.shape[1] for layer in (self.transformer.embed_state, self.transformer.embed_action))
@@ -171,8 +172,9 @@ class DT:
     """Shift and scale observations to zero mean and unit variance."""
     learning_rate: float = 1e-4
     """AdamW's learning rate after the warm-up."""
-    warmup_steps: int = 10_000
-    """Over so many updates the learning rate rises linearly from zero. The authors' code has 10⁴, their paper 10⁵."""
+    warmup_steps: int | None = None
+    """Over so many updates the learning rate rises linearly from zero. None: over a tenth of the run, at most 10,000.
+    The authors' code takes 10,000 of its 100,000 updates."""
     weight_decay: float = 1e-4
     """AdamW's weight decay, on every weight."""
     gradient_clip: float = 0.25
@@ -181,8 +183,9 @@ class DT:
     """Windows of K steps in one update."""
 
     def __post_init__(self) -> None:
-        require(self, "at least 1", "context", "longest_episode", "width", "heads", "warmup_steps", "batch_size")
-        require(self, "from 1 to 100", "depth")
+        require(self, "at least 1", "longest_episode", "width", "warmup_steps", "batch_size")
+        require(self, "from 1 to 100", "depth", "heads")
+        require(self, "from 1 to 1,000", "context")
         require(self, "above 0", "learning_rate", "gradient_clip", "return_scale")
         require(self, "at least 0", "weight_decay")
         require(self, "at least 0 and less than 1", "dropout")
@@ -190,7 +193,7 @@ class DT:
 
     @classmethod
     def small(cls) -> Self:
-        return cls(context=10, width=64, depth=2, batch_size=32, learning_rate=1e-3, warmup_steps=500)
+        return cls(context=10, width=64, depth=2, batch_size=32, learning_rate=1e-3)
 
     @classmethod
     def tiny(cls) -> Self:
@@ -218,11 +221,11 @@ class DT:
         steps = filled(self.longest_episode, "longest_episode")
         sizes = spec.observation_size, spec.action_size, steps, self.width, self.depth, self.heads
         transformer = Transformer(*sizes, key)
-        return DTState(transformer, self._optimizer().init(transformer))
+        return DTState(transformer, self._optimizer(clock).init(transformer))
 
     def update(self, state: DTState, batch: Window, key: Array, clock: Clock) -> tuple[DTState, Logged]:
         loss, gradient = jax.value_and_grad(self.loss)(state.transformer, batch, key)
-        step, optimizer = self._optimizer().update(gradient, state.optimizer, state.transformer)
+        step, optimizer = self._optimizer(clock).update(gradient, state.optimizer, state.transformer)
         return DTState(optax.apply_updates(state.transformer, step), optimizer), {"clone_loss": loss}
 
     def policy(self, state: DTState) -> TransformerPolicy:
@@ -267,9 +270,13 @@ class DT:
         errors = jnp.mean((predicted - batch.actions) ** 2, axis=-1)
         return jnp.sum(jnp.where(batch.valid, errors, 0.0)) / jnp.sum(batch.valid)
 
-    def _optimizer(self) -> optax.GradientTransformation:
+    def _optimizer(self, clock: Clock) -> optax.GradientTransformation:
+        warmup: int | Array | None = self.warmup_steps
+        if warmup is None:
+            warmup = jnp.clip(clock.total // WARMUP_PART, 1, WARMUP_MOST)
+
         def rate(count: Array) -> Array:
-            return self.learning_rate * jnp.minimum((count + 1) / self.warmup_steps, 1.0)
+            return self.learning_rate * jnp.minimum((count + 1) / warmup, 1.0)
 
         return optax.chain(
             optax.clip_by_global_norm(self.gradient_clip), optax.adamw(rate, weight_decay=self.weight_decay)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeVar
 
 import jax.numpy as jnp
@@ -64,6 +65,13 @@ class Card:
     """Its update can also learn from steps that its own policy has played: `drop finetune --level policy`."""
     no_export: str = ""
     """Why its policy cannot become an ONNX file; `drop export` says it. Empty if it can."""
+    absent: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """What a file means that lacks a setting, because it is older than the setting. The default, unless named here."""
+    presets: tuple[str, ...] = ()
+    """Names of more presets than `small`: class methods that give settings."""
+    settles: tuple[tuple[str, float], ...] = ()
+    """Metrics that stand still once training is done, each with the share of itself by which it may still change
+    between the last two fifths of the updates."""
     may_lower: tuple[str, ...] = ()
     """Settings that `resolve` may lower when the data is too small for them."""
 

@@ -14,12 +14,15 @@ import numpy as np
 from jax import Array
 
 from droprl.algorithms.judging import Check, calibration_check, multiplier_check, r_squared
-from droprl.algorithms.protocol import Metrics
+from droprl.algorithms.protocol import Metrics, filled
 from droprl.data.transitions import Batch, Spec
+from droprl.errors import DropError
 from droprl.networks.actors import BehaviorPolicy
 from droprl.networks.critics import AnyScoreModel, ScoreEnsemble, ScoreModel
 
-Constraint = Literal["lagrangian", "hinge", "none"]
+Constraint = Literal["lagrangian", "hinge", "adversarial", "none"]
+PAPER_THRESHOLD, ADVERSARY_THRESHOLD = 2.0, 0.1  # η
+MultiplierRule = Literal["projected", "log"]
 
 
 class ScoreSettings(Protocol):
@@ -36,13 +39,30 @@ class ScoreSettings(Protocol):
     @property
     def constraint(self) -> Constraint: ...
     @property
-    def threshold(self) -> float: ...
+    def threshold(self) -> float | None: ...
     @property
     def multiplier_start(self) -> float: ...
     @property
     def multiplier_rate(self) -> float: ...
     @property
-    def multiplier_max(self) -> float: ...
+    def multiplier_rule(self) -> MultiplierRule: ...
+    @property
+    def multiplier_max(self) -> float | None: ...
+
+
+def eta(settings: ScoreSettings) -> float:
+    """η, in the unit of the scores."""
+    if settings.threshold is not None:
+        return settings.threshold
+    return ADVERSARY_THRESHOLD if settings.constraint == "adversarial" else PAPER_THRESHOLD
+
+
+def require_weights(settings: ScoreSettings) -> None:
+    """Refuse a multiplier that could never act as its rule says."""
+    if settings.constraint in ("hinge", "adversarial") and settings.multiplier_max is None:
+        raise DropError(f"multiplier_max is the weight of constraint {settings.constraint}: give a number")
+    if settings.constraint == "lagrangian" and settings.multiplier_rule == "log" and not settings.multiplier_start:
+        raise DropError("multiplier_rule log multiplies λ: give a multiplier_start above 0")
 
 
 def make_score_model(settings: ScoreSettings, spec: Spec, embedding_size: int, key: Array) -> AnyScoreModel:
@@ -98,8 +118,12 @@ def td_loss(
 
 
 def _mean_square(errors: Array, scores: Array, batch: Batch) -> tuple[Array, Metrics]:
-    squared = jnp.sum(errors**2, axis=1)
-    td = jnp.sum(batch.has_target * squared) / jnp.maximum(jnp.sum(batch.has_target), 1.0)
+    if batch.fold is None:
+        squared = jnp.sum(errors**2, axis=1)
+        td = jnp.sum(batch.has_target * squared) / jnp.maximum(jnp.sum(batch.has_target), 1.0)
+    else:
+        learns = batch.has_target[:, None] * (batch.fold[:, None] == jnp.arange(errors.shape[1]))
+        td = jnp.sum(jnp.sum(learns * errors**2, axis=0) / jnp.maximum(jnp.sum(learns, axis=0), 1.0))
     return td, {"td_loss": td, "score_mean": jnp.mean(scores)}
 
 
@@ -145,10 +169,12 @@ def score_loss(
     td, metrics = _mean_square(targets - of_data, of_data, batch)
     gaps = jnp.min(of_unseen, axis=1) - jnp.min(of_own, axis=1)
     gap = jnp.mean(gaps)
+    threshold = eta(settings)
     if settings.constraint == "hinge":
-        penalty = settings.multiplier_max * jnp.mean(jax.nn.relu(gaps - settings.threshold) ** 2)
+        weight = filled(settings.multiplier_max, "multiplier_max")
+        penalty = weight * jnp.mean(jax.nn.relu(gaps - threshold) ** 2)
     else:
-        penalty = multiplier * (gap - settings.threshold)
+        penalty = multiplier * (gap - threshold)
     return td + penalty, metrics | {"gap": gap}
 
 
@@ -169,7 +195,8 @@ def next_multiplier(settings: ScoreSettings, multiplier: Array, metrics: Metrics
     """The dual step: λ rises by the violation of the constraint and is clipped to [0, multiplier_max]."""
     if settings.constraint != "lagrangian":
         return multiplier
-    ascended = multiplier + settings.multiplier_rate * (metrics["gap"] - settings.threshold)
+    violation = settings.multiplier_rate * (metrics["gap"] - eta(settings))
+    ascended = multiplier * jnp.exp(violation) if settings.multiplier_rule == "log" else multiplier + violation
     return jnp.clip(ascended, 0.0, settings.multiplier_max)
 
 
@@ -177,10 +204,14 @@ def calibration(score_model: AnyScoreModel, policy: BehaviorPolicy, z: Array, ba
     """R² and bias of f against the returns that followed in the data.
 
     The targets of the probe go to the end of the episode, so this error is one of calibration. Only behind a timeout
-    the model's own score of the last state enters, discounted by all steps up to it.
+    the model's own score of the last state enters, discounted by all steps up to it. With folds, the model that has not
+    learned from a trajectory is asked about it.
     """
     errors, scores = _td_errors(score_model, score_model, policy, z, batch)
-    errors, scores = jnp.mean(errors, axis=1), jnp.mean(scores, axis=1)
+    if batch.fold is None:
+        errors, scores = jnp.mean(errors, axis=1), jnp.mean(scores, axis=1)
+    else:
+        errors, scores = (x[jnp.arange(len(x)), 1 - batch.fold] for x in (errors, scores))
     return {
         "score_r2": r_squared(errors, scores + errors, batch.has_target),
         "score_bias": -jnp.sum(batch.has_target * errors) / jnp.maximum(jnp.sum(batch.has_target), 1.0),

@@ -16,10 +16,12 @@ from typing import Any, NamedTuple
 import jax
 
 from droprl.bench.results import Bench
+from droprl.bench.searched import is_searched, play_search
 from droprl.bench.suite import Method
 from droprl.bench.task_data import data_record, find_task_data, refuse_other_data, task_source
 from droprl.evaluation import evaluate
-from droprl.files.storage import write_json
+from droprl.files.seals import sealed
+from droprl.files.storage import write_bytes
 from droprl.train import Run, fit
 
 
@@ -40,6 +42,8 @@ def is_done(bench: Bench, cell: Cell) -> bool:
     plays = bench.suite.plays_of(cell.method)
     if not all(bench.is_played(cell.task, cell.method, play) for play in plays):
         return False
+    if not is_searched(bench, cell.task, cell.method):
+        return False
     # A copy of a suite may lack the weights: there a cell is done once it is played.
     return bool(plays) or _finished(bench.run_path(cell.task, cell.method))
 
@@ -56,13 +60,16 @@ def run_cell(bench: Bench, cell: Cell) -> None:
     algorithm = method.algorithm(bench.preset, suite.name)
     began, before = time.perf_counter(), _steps_done(path)
     run = fit(dataset, algorithm, out=path, seeds=suite.seeds, steps=suite.steps_of(method), progress=False)
-    write_json(bench.data_path(task, method), asdict(record))  # only now: `fit` refuses to go on with other data
+    # Only now, because `fit` refuses to go on with other data.
+    write_bytes(bench.data_path(task, method), sealed(asdict(record)))
     if updates := suite.steps_of(method) - before:
         _write_cost(bench, cell, time.perf_counter() - began, updates)
     for play, settings in suite.plays_of(method).items():
         if not bench.is_played(task, method, play):
             found = evaluate(run, episodes=suite.episodes, protocol=suite.protocol, progress=False, **settings)
-            write_json(bench.play_path(task, method, play), found.to_json())
+            write_bytes(bench.play_path(task, method, play), sealed(found.to_json()))
+    if not is_searched(bench, task, method):
+        play_search(bench, task, method, run)
 
 
 def state_of(bench: Bench, cell: Cell) -> str:
@@ -100,7 +107,7 @@ def _write_cost(bench: Bench, cell: Cell, seconds: float, updates: int) -> None:
         "peak_memory_mb": _peak_memory() / 2**20,
         "device": jax.devices()[0].device_kind,
     }
-    write_json(bench.cost_path(cell.task, cell.method), cost)
+    write_bytes(bench.cost_path(cell.task, cell.method), sealed(cost))
 
 
 def _peak_memory() -> float:

@@ -8,9 +8,11 @@ from typing import Any
 
 from droprl.algorithms.saved import algorithm_to_dict
 from droprl.bench.results import Bench, load_bench
-from droprl.bench.suite import Method, Suite, file_name
+from droprl.bench.suite import Method, Suite
 from droprl.errors import DropError
+from droprl.files.names import file_name
 from droprl.files.settings import differences
+from droprl.train.checkpoints import KEEP
 
 SIZES = ("steps", "seeds", "episodes", "protocol")  # fields of a suite that are the same for everything in its folder
 
@@ -48,6 +50,8 @@ def refuse_other_settings(bench: Bench) -> None:
                 f"{bench.out}: holds results that this command does not run and that have other sizes "
                 f"({'; '.join(odd)}): choose another --out, or run the whole suite"
             )
+    for task, method in ((t, m) for t in bench.asked.tasks for m in bench.asked.methods):
+        _refuse_fewer_episodes(bench, task, method)
     for method in bench.asked.methods:
         for task in _in_order(bench.asked.tasks, () if recorded is None else recorded.suite.tasks):
             if odd := _other_settings(bench, task, method, recorded):
@@ -58,8 +62,22 @@ def refuse_other_settings(bench: Bench) -> None:
                 )
 
 
+def _refuse_fewer_episodes(bench: Bench, task: str, method: Method) -> None:
+    """What was played stays, unless at least as many episodes replace it."""
+    checkpoints = KEEP if bench.suite.protocol == "paper" else 1
+    asked = bench.suite.seeds * bench.suite.episodes * checkpoints
+    for play in bench.suite.plays_of(method):
+        found = bench.evaluation(task, method, play)
+        saved = 0 if found is None else sum(len(result["returns"]) for result in found["results"])
+        if saved > asked:
+            raise DropError(
+                f"{bench.play_path(task, method, play)}: has {saved} episodes, and this command would play "
+                f"only {asked} instead: ask for at least as many, or choose another --out"
+            )
+
+
 def has_results(bench: Bench, task: str, method: Method) -> bool:
-    run, played = bench.run_path(task, method), bench.play_path(task, method, "").parent
+    run, played = bench.run_path(task, method), bench.play_folder(task, method)
     return run.is_dir() or bool(bench.files(run) or bench.files(played))
 
 

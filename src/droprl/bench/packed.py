@@ -2,7 +2,8 @@
 
 `suite.json` has the suite and, under "files", the content of each small file of the folder. The lists in these files
 are rows of a table: `episodes.csv` has every played episode, `logs.csv.gz` every entry of the training logs.
-`episode.json` stays as it was. `droprl.bench.packing` packs and unpacks.
+suite.json has the checksums of both, and its own. `episode.json` stays as it was. `droprl.bench.packing` packs and
+unpacks.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from droprl.bench.suite import file_name
+from droprl.bench.small_files import checked
 from droprl.bench.tidy import Names, TidyTable
 from droprl.errors import DropError, reason
-from droprl.files.seals import check_size, read_json
-from droprl.files.storage import write_bytes, write_json
+from droprl.files.names import file_name
+from droprl.files.seals import check_size, digest, read_sealed, sealed
+from droprl.files.storage import write_bytes
 
 SUITE, EPISODES, LOGS = "suite.json", "episodes.csv", "logs.csv.gz"
 LISTS = {"returns": "return", "scores": "score", "lengths": "length"}
@@ -34,7 +36,7 @@ MOST_BYTES = 2**28  # of an uncompressed table
 MEND = "restore the file, or pack the folder again"
 _PART = r"(?!\.+/)[-+.=\w]+"  # no part of a path may lead out of the folder
 _FILE = re.compile(
-    rf"plays/{_PART}/{_PART}/{_PART}\.json|(costs|data)/{_PART}/{_PART}\.json"
+    rf"(plays|search)/{_PART}/{_PART}/{_PART}\.json|(costs|data)/{_PART}/{_PART}\.json"
     rf"|runs/{_PART}/{_PART}/(config\.json|{re.escape(LOG)})"
 )
 Entries = list[dict[str, Any]]
@@ -58,12 +60,20 @@ def packed_files(out: Path) -> Mapping[str, Any]:
 def _read(out: Path, stamps: tuple[tuple[int, int, int], ...]) -> dict[str, Any]:
     """The packed files, read once for each state of the folder."""
     where = out / SUITE
-    content = read_json(where) if where.exists() else None
-    files = content.get("files", {}) if isinstance(content, dict) else {}
+    content = read_sealed(where, MEND) if where.exists() else {}
+    files = content.get("files", {})
     if not isinstance(files, dict) or not all(map(_FILE.fullmatch, files)):
         raise DropError(f'{where}: its "files" name something that no suite has: {MEND}')
     used = {table for name in files if (table := table_of(name)) is not None}
-    return joined(files, {table: _table_bytes(out / table) for table in used if (out / table).exists()}, out)
+    found = {table: _table_bytes(out / table) for table in used if (out / table).exists()}
+    whole = joined(files, found, out)
+    sums = content.get("tables", {})  # older folders have no checksums
+    if not isinstance(sums, dict):
+        raise DropError(f'{where}: its "tables" are no table of checksums: {MEND}')
+    for table, sha256 in sums.items():
+        if table in found and digest((out / table).read_bytes()) != sha256:
+            raise DropError(f"{out / table}: does not fit {SUITE} (its checksum differs): {MEND}")
+    return {name: checked(name, held, where) for name, held in whole.items()}
 
 
 def table_of(name: str) -> str | None:
@@ -86,7 +96,10 @@ def joined(files: Mapping[str, Any], tables: Mapping[str, bytes], out: Path) -> 
     entries: dict[str, Entries] = {}
     for kind, content in tables.items():
         groups = TABLES[kind].from_csv(content, out / kind)
-        entries |= {_file_of(kind, names): group for names, group in groups.items()}
+        try:
+            entries |= {_file_of(kind, names): group for names, group in groups.items()}
+        except DropError as error:
+            raise DropError(f"{out / kind}: {error}") from error
     found = {}
     for name, held in files.items():
         if (table := table_of(name)) is None:
@@ -94,7 +107,7 @@ def joined(files: Mapping[str, Any], tables: Mapping[str, bytes], out: Path) -> 
             continue
         try:
             summary, rows = (held["results"] if table == EPISODES else held), entries.get(name, [])
-            if _rows(rows) != summary["rows"]:
+            if not isinstance(summary["keys"], list) or _rows(rows) != summary["rows"]:
                 raise ValueError(f"it has {_rows(rows)} rows of {name} instead of {summary['rows']}")
             whole = [_in_order(entry, summary["keys"], table == EPISODES) for entry in rows]
         except (KeyError, TypeError, ValueError) as error:
@@ -139,9 +152,12 @@ def table_bytes(table: str, groups: Sequence[tuple[Names, Entries]]) -> bytes:
 
 def write_suite_json(out: Path, content: dict[str, Any]) -> None:
     """Write suite.json; a packed folder's has one line for each small file."""
-    if not (files := content.get("files")):
-        write_json(out / SUITE, content)
-        return
-    whole = json.dumps(content | {"files": {}}, indent=2, allow_nan=False)
+    write_bytes(out / SUITE, sealed(content, _in_lines) if content.get("files") else sealed(content))
+
+
+def _in_lines(content: dict[str, Any]) -> str:
+    """One line for each small file. They come last."""
+    files = content["files"]
+    whole = json.dumps({name: held for name, held in content.items() if name != "files"} | {"files": {}}, indent=2)
     lines = [f"    {json.dumps(name)}: {json.dumps(held, allow_nan=False)}" for name, held in files.items()]
-    write_bytes(out / SUITE, (whole.removesuffix("{}\n}") + "{\n" + ",\n".join(lines) + "\n  }\n}\n").encode())
+    return whole.removesuffix("{}\n}") + "{\n" + ",\n".join(lines) + "\n  }\n}"

@@ -22,16 +22,24 @@ from droprl.bench.packed import (
     table_of,
     write_suite_json,
 )
-from droprl.bench.results import EPISODE, load_bench
-from droprl.bench.suite import Suite, file_name
+from droprl.bench.results import EPISODE, REPLAY, load_bench
+from droprl.bench.suite import Suite
 from droprl.bench.tidy import Names
 from droprl.errors import DropError
-from droprl.files.seals import read_json
+from droprl.files.names import file_name
+from droprl.files.seals import checked_line, digest, read_json, read_sealed
 from droprl.files.storage import TEMPORARY, write_bytes
 from droprl.train.run import read_log
 
 PACKED = (SUITE, EPISODES, LOGS, EPISODE)
-SMALL = ("plays/*/*/*.json", "costs/*/*.json", "data/*/*.json", "runs/*/*/config.json", f"runs/*/*/{LOG}")
+SMALL = (
+    "plays/*/*/*.json",
+    "search/*/*/*.json",
+    "costs/*/*.json",
+    "data/*/*.json",
+    "runs/*/*/config.json",
+    f"runs/*/*/{LOG}",
+)
 
 
 def pack(out: Path, to: Path) -> int:
@@ -57,14 +65,18 @@ def pack(out: Path, to: Path) -> int:
     for name, again in joined(held, plain, to).items():
         if json.dumps(again, sort_keys=True) != json.dumps(files[name], sort_keys=True):
             raise DropError(f"{out / name}: cannot be packed without a loss: keep the folder as it is")
+    sums = {}
     for table, group in groups.items():
         if group:
-            write_bytes(to / table, table_bytes(table, group))
+            content = table_bytes(table, group)
+            sums[table] = digest(content)
+            write_bytes(to / table, content)
         else:
             (to / table).unlink(missing_ok=True)
     if (out / EPISODE).exists():
         write_bytes(to / EPISODE, (out / EPISODE).read_bytes())
-    write_suite_json(to, read_json(out / SUITE) | {"files": held})  # last: with it the packed folder is complete
+    # Last: with it the packed folder is complete.
+    write_suite_json(to, read_sealed(out / SUITE) | {"tables": sums, "files": held})
     return len(files)
 
 
@@ -75,11 +87,10 @@ def unpack(out: Path) -> None:
     for name, content in packed_files(out).items():
         if (out / name).exists():
             continue
-        lines = [json.dumps(entry) for entry in content] if name.endswith(LOG) else [json.dumps(content, indent=2)]
-        write_bytes(out / name, "".join(f"{line}\n" for line in lines).encode())
-    content = read_json(out / SUITE)
-    del content["files"]
-    write_suite_json(out, content)
+        lines = map(checked_line, content) if name.endswith(LOG) else [json.dumps(content, indent=2) + "\n"]
+        write_bytes(out / name, "".join(lines).encode())
+    content = read_sealed(out / SUITE)
+    write_suite_json(out, {name: held for name, held in content.items() if name not in ("tables", "files")})
     (out / LOGS).unlink(missing_ok=True)
 
 
@@ -89,12 +100,18 @@ def _small_files(out: Path) -> dict[str, Any]:
     found = {}
     for path in paths:
         name = path.relative_to(out).as_posix()
-        content: Any = read_log(path) if path.name == LOG else read_json(path)
+        content: Any = read_log(path) if path.name == LOG else _whole(path)
         whole = isinstance(content, list if path.name == LOG else dict)
         if not whole or (table_of(name) == EPISODES and not isinstance(content.get("results"), list)):
             raise DropError(f"{path}: is not a file of a suite: remove it")
         found[name] = content
     return found
+
+
+def _whole(path: Path) -> Any:
+    """The content with its seal, so that unpacking restores both. A damaged file is refused."""
+    read_sealed(path, REPLAY)
+    return read_json(path)
 
 
 def _refuse_to_lose(to: Path, files: dict[str, Any]) -> None:

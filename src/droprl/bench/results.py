@@ -15,15 +15,20 @@ from typing import Any, Literal
 
 import numpy as np
 
+from droprl.adapt.search import auto
 from droprl.bench.packed import EPISODES, LOG, SUITE, TABLES, is_packed, packed_files, write_suite_json
-from droprl.bench.suite import Method, Suite, file_name, suite_from_json
+from droprl.bench.small_files import checked, checked_records
+from droprl.bench.suite import Method, Suite, suite_from_json
 from droprl.errors import DropError
-from droprl.files.seals import read_json
+from droprl.files.names import file_name
+from droprl.files.plain import check_folder
+from droprl.files.seals import read_marked, read_sealed
 from droprl.files.storage import write_bytes
 from droprl.train import Run
 from droprl.train.checkpoints import KEEP
 from droprl.train.config import RunConfig, run_config_from_dict
 
+REPLAY = "restore the file, or remove it and run the same `drop bench` command again"
 EPISODE = "episode.json"  # one played episode of one run, for the page
 WHEN = {1: "last checkpoint", KEEP: f"mean of the last {KEEP} checkpoints"}  # what a score may be of; never the best
 
@@ -60,7 +65,10 @@ class Bench:
         return self.out / "runs" / file_name(task) / file_name(method.name)
 
     def play_path(self, task: str, method: Method, play: str) -> Path:
-        return self.out / "plays" / file_name(task) / file_name(method.name) / f"{file_name(play)}.json"
+        return self.play_folder(task, method) / f"{file_name(play)}.json"
+
+    def play_folder(self, task: str, method: Method) -> Path:
+        return self.out / "plays" / file_name(task) / file_name(method.name)
 
     def cost_path(self, task: str, method: Method) -> Path:
         return self.out / "costs" / file_name(task) / f"{file_name(method.name)}.json"
@@ -70,7 +78,11 @@ class Bench:
 
     def evaluation(self, task: str, method: Method, play: str) -> dict[str, Any] | None:
         """The evaluation as it was written; None if it is not played yet."""
-        return self._content(self.play_path(task, method, play))
+        return self.small_file(self.play_path(task, method, play))
+
+    def is_unsealed(self, task: str, method: Method, play: str) -> bool:
+        """Whether an older version wrote the evaluation, without a checksum."""
+        return not self._marked(self.play_path(task, method, play))[1]
 
     def any_evaluation(self, task: str) -> dict[str, Any] | None:
         """The first evaluation of a task, for what all its evaluations have in common."""
@@ -97,19 +109,21 @@ class Bench:
         trained = method.algorithm(self.preset, self.suite.name).adaptation
         if played is None or trained is None:
             return played is None and trained is None
-        asked = asdict(replace(trained, **self.suite.plays_of(method)[play]))
-        return all(asked[name] == value for name, value in played.items() if name in asked)
+        asked = replace(trained, **self.suite.plays_of(method)[play])
+        # An evaluation may name the rule that auto turned out to be.
+        ways = [asked, *(auto(asked) if asked.rule == "auto" else [])]
+        return any(all(way[k] == v for k, v in played.items() if k in way) for way in map(asdict, ways))
 
     def cost(self, task: str, method: Method) -> dict[str, Any] | None:
         """What training cost, as it was written; None if it was not measured."""
-        return self._content(self.cost_path(task, method))
+        return self.small_file(self.cost_path(task, method))
 
     def run(self, task: str, method: Method) -> Run | PackedRun | None:
         """The run, finished or not; None if training has not begun."""
         path = self.run_path(task, method)
         if (path / "config.json").exists():
             return Run(path)
-        config = self._content(path / "config.json")
+        config = self.small_file(path / "config.json")
         if not isinstance(config, dict):
             return None
         log = packed_files(self.out).get(self._name(path / LOG), [])
@@ -123,10 +137,10 @@ class Bench:
     def data_of(self, task: str) -> list[dict[str, Any]]:
         """The records of the data that the methods learned from, each once. Without any, those in suite.json."""
         paths = [self.data_path(task, method) for method in self.suite.methods]
-        found = [record for path in paths if (record := self._content(path)) is not None]
+        found = [record for path in paths if (record := self.small_file(path)) is not None]
         where = self.out / SUITE
-        if not found and where.exists() and isinstance(content := read_json(where), dict):
-            found = content.get("data", {}).get(task, [])
+        if not found and where.exists():
+            found = checked_records(read_sealed(where, REPLAY).get("data", {}), where).get(task, [])
         return [record for i, record in enumerate(found) if record not in found[:i]]
 
     def milliseconds(self, task: str, method: Method, play: str) -> np.ndarray | None:
@@ -149,9 +163,20 @@ class Bench:
         start = f"{self._name(path)}/"
         return [name.removeprefix(start) for name in packed_files(self.out) if name.startswith(start)]
 
-    def _content(self, path: Path) -> Any:
+    def small_file(self, path: Path) -> Any:
         """The content of a small file, loose or packed; None if there is none."""
-        return read_json(path) if path.exists() else packed_files(self.out).get(self._name(path))
+        return self._marked(path)[0]
+
+    def _marked(self, path: Path) -> tuple[Any, bool]:
+        """The content, and whether it has a seal. A loose file's seal is checked here, a packed one's in suite.json."""
+        name = self._name(path)
+        if path.exists():
+            content, has_seal = read_marked(path, REPLAY)
+            return checked(name, content, path), has_seal
+        held = packed_files(self.out).get(name)
+        if not isinstance(held, dict):
+            return held, False
+        return {name: value for name, value in held.items() if name not in ("format", "seal")}, "seal" in held
 
     def _name(self, path: Path) -> str:
         return path.relative_to(self.out).as_posix()
@@ -159,8 +184,8 @@ class Bench:
     def write_suite(self) -> None:
         data = {task: records for task in self.suite.tasks if (records := self.data_of(task))}
         content = asdict(self.suite) | {"preset": self.preset, "data": data}
-        packed = {"files": read_json(self.out / SUITE)["files"]} if is_packed(self.out) else {}
-        write_suite_json(self.out, content | packed)
+        held = read_sealed(self.out / SUITE) if is_packed(self.out) else {}
+        write_suite_json(self.out, content | {name: held[name] for name in ("tables", "files") if name in held})
 
     def write_episodes(self) -> None:
         """Write all played episodes. In a packed folder this table is the only copy, so it stays as it is."""
@@ -177,11 +202,11 @@ def load_bench(out: Path) -> Bench:
     where = out / SUITE
     if not where.exists():
         raise DropError(f"{out}: has no suite.json: give the folder that `drop bench` made")
-    content = read_json(where)
-    small = isinstance(content, dict) and content.pop("preset", "paper") == "small"
-    if isinstance(content, dict):
-        content.pop("data", None)  # `Bench.data_of` reads it
-        content.pop("files", None)
+    check_folder(out)
+    content = read_sealed(where, REPLAY)
+    small = content.pop("preset", "paper") == "small"
+    for name in ("data", "tables", "files"):  # `Bench.data_of` and `packed_files` read them
+        content.pop(name, None)
     return Bench(suite_from_json(content, str(where)), out, preset="small" if small else "paper")
 
 

@@ -25,6 +25,7 @@ from droprl.bench.packing import unpack
 from droprl.bench.results import Bench
 from droprl.bench.task_data import task_source
 from droprl.errors import DropError, reason
+from droprl.interrupts import ended_by_signals
 
 ATTEMPTS = 3  # how often a cell is started if its process is killed
 Runner = Callable[[Bench, Sequence[Cell]], dict[Cell, str]]  # runs the cells; returns which failed, and why
@@ -92,7 +93,9 @@ class InProcesses:
                     elif died or reason is not None:
                         failed[cell] = reason or f"its process ended with code {process.exitcode}, {ATTEMPTS} times"
         finally:
-            for process, _ in running.values():  # Ctrl-C reaches these processes too: they save and stop
+            for process, _ in running.values():  # of those that still work: they save and stop
+                process.terminate()
+            for process, _ in running.values():
                 process.join()
         return failed
 
@@ -117,7 +120,7 @@ def _answer(pipe: Connection) -> tuple[bool, str | None]:
 
 def _work(pipe: Connection, parent: int, bench: Bench, cell: Cell) -> None:
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    with suppress(KeyboardInterrupt):  # the run is saved: the same command goes on
+    with suppress(KeyboardInterrupt), ended_by_signals():  # the run is saved: the same command goes on
         pipe.send(_attempt(bench, cell))
 
 

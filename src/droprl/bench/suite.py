@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -13,9 +12,11 @@ from typing import Any, Literal, get_args
 from droprl.adapt import Adaptation
 from droprl.algorithms import ALGORITHMS, Algorithm
 from droprl.algorithms.saved import algorithm_from_dict, algorithm_to_dict
-from droprl.errors import DropError
+from droprl.errors import DropError, reason
 from droprl.evaluation.evaluation import PlayedCheckpoints
-from droprl.files.settings import from_dict
+from droprl.files.names import file_name
+from droprl.files.seals import MOST_BYTES, check_depth, check_size
+from droprl.files.settings import from_dict, shown
 from droprl.train.checkpoints import KEEP
 
 FigureKind = Literal["plays", "methods", "dots", "training"]
@@ -32,13 +33,19 @@ class Method:
     settings: dict[str, Any] = field(default_factory=dict, hash=False)
     sizes: dict[str, Any] = field(default_factory=dict, hash=False)  # the suite's [sizes], the same for all methods
     share: float = 1.0  # of the suite's updates; below 1 for a method whose updates cost more
+    preset: str = ""  # a preset of the algorithm's own, from which its settings depart
 
     def algorithm(self, preset: Literal["paper", "small"], where: str) -> Algorithm:
         """With the small preset the suite's own sizes are left out."""
         if self.algo not in ALGORITHMS:
             raise DropError(f"{where}: method {self.name}: there is no algorithm {self.algo!r}")
         kind = ALGORITHMS[self.algo]
+        if self.preset and self.preset not in kind.card.presets:
+            raise DropError(f"{where}: method {self.name}: {self.algo} has no preset {shown(self.preset)}")
         settings = algorithm_to_dict(kind.small()) if preset == "small" else algorithm_to_dict(kind()) | self.sizes
+        if self.preset:
+            default, own = algorithm_to_dict(kind()), algorithm_to_dict(getattr(kind, self.preset)())
+            settings |= {name: value for name, value in own.items() if value != default[name]}
         return algorithm_from_dict(
             settings | self.settings, f"{where}: method {self.name}", remedy="change this setting"
         )
@@ -63,6 +70,24 @@ class Figure:
 
 
 @dataclass(frozen=True)
+class Search:
+    """The same search for every method, see `droprl.bench.searched`."""
+
+    candidates: int
+    """How many candidates every method has: each is one of its trainings with one play."""
+    episodes: int
+    """How many episodes each candidate plays to be chosen by, for each seed."""
+    of: dict[str, tuple[str, ...]]
+    """By the name in the tables: the methods of the suite that are its candidates, with all their plays."""
+
+    def __post_init__(self) -> None:
+        for what in ("candidates", "episodes"):
+            given = getattr(self, what)
+            if not isinstance(given, int) or isinstance(given, bool) or not 1 <= given < 2**31:
+                raise DropError(f"search: {what} is {shown(given)}: give a whole number, at least 1 and less than 2³¹")
+
+
+@dataclass(frozen=True)
 class Suite:
     name: str
     title: str
@@ -76,19 +101,25 @@ class Suite:
     episodes: int
     protocol: PlayedCheckpoints = "last"
     note: str = ""  # what a reader of the page must know about these results
+    search: Search | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run, before anything is trained."""
         for what, least in (("steps", 1), ("seeds", 1), ("episodes", 0)):
             given = getattr(self, what)
-            if not isinstance(given, int) or isinstance(given, bool) or given < least:
-                raise DropError(f"{self.name}: {what} is {given!r}: give a whole number, at least {least}")
+            if not isinstance(given, int) or isinstance(given, bool) or not least <= given < 2**31:
+                raise DropError(
+                    f"{self.name}: {what} is {shown(given)}: give a whole number, at least {least} and less than 2³¹"
+                )
         if self.protocol not in get_args(PlayedCheckpoints):
             raise DropError(
-                f"{self.name}: protocol is {self.protocol!r}: choose one of {', '.join(get_args(PlayedCheckpoints))}"
+                f"{self.name}: protocol is {shown(self.protocol)}: choose one of "
+                f"{', '.join(get_args(PlayedCheckpoints))}"
             )
+        if self.search is not None and self.seeds < 2:
+            raise DropError(f"{self.name}: a search needs at least 2 seeds, because no seed chooses for itself")
         if not self.tasks or not all(isinstance(task, str) and task for task in self.tasks):
-            raise DropError(f"{self.name}: tasks are {list(self.tasks)}: give a list of names")
+            raise DropError(f"{self.name}: tasks are {shown(list(self.tasks))}: give a list of names")
         for method in self.methods:
             if not 0 < method.share <= 1:
                 raise DropError(f"{self.name}: method {method.name}: share is {method.share:g}: give a part of 1")
@@ -127,29 +158,32 @@ def default_play(suite: Suite, method: Method, preset: Literal["paper", "small"]
     return next(same, next(iter(plays)))
 
 
-def file_name(text: str) -> str:
-    return re.sub(r"[^-+.=\w]+", "-", text)
-
-
 def _refuse_one_place(where: str, kind: str, names: Iterable[str]) -> None:
     """Refuse two names that would be written to the same file."""
     found: dict[str, str] = {}
     for name in names:
-        if (other := found.get(file_name(name))) is not None:
-            raise DropError(
-                f"{where}: the {kind} {other!r} and {name!r} would have the same files, {file_name(name)}: rename one"
-            )
-        found[file_name(name)] = name
+        try:
+            part = file_name(name)
+        except DropError as error:
+            raise DropError(f"{where}: the {kind}: {error}") from error
+        if (other := found.get(part)) is not None:
+            raise DropError(f"{where}: the {kind} {other!r} and {name!r} would have the same files, {part}: rename one")
+        found[part] = name
 
 
 def suite_from_json(content: Any, where: str) -> Suite:
     """The suite that `asdict` turned into JSON."""
-    try:
-        methods = tuple(Method(**m) for m in content["methods"])
-        figure = Figure(**content["figure"] | {"values": tuple(content["figure"]["values"])})
-        return Suite(**content | {"methods": methods, "figure": figure, "tasks": tuple(content["tasks"])})
-    except (KeyError, TypeError) as error:
-        raise DropError(f"{where}: is not a suite: restore it, or remove it and run the suite again") from error
+    suite = from_dict(Suite, content, where, "restore it, or remove it and run the suite again")
+    for method in suite.methods:
+        if method.algo not in ALGORITHMS:
+            raise DropError(f"{where}: method {method.name}: there is no algorithm {shown(method.algo)}")
+    _check_plays(suite.plays, where)
+    return suite
+
+
+def _check_plays(plays: dict[str, dict[str, Any]], where: str) -> None:
+    for play, given in plays.items():
+        from_dict(Adaptation, vars(Adaptation()) | given, f"{where}: play {play}", remedy="change this setting")
 
 
 def label(method: Method, play: str) -> str:
@@ -163,14 +197,27 @@ def load_suite(name: str | Path) -> Suite:
     if str(name) in SUITES:
         text, where = _FOLDER.joinpath(f"{name}.toml").read_text(encoding="utf-8"), str(name)
     elif path.suffix == ".toml" and path.exists():
-        text, where = path.read_text(encoding="utf-8"), str(path)
+        text, where = _own_text(path), str(path)
     else:
         raise DropError(f"there is no suite {str(name)!r}: choose one of {', '.join(SUITES)}, or give a .toml file")
     try:
         content = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise DropError(f"{where}: is not valid TOML ({error}): correct it") from error
-    return _suite(path.stem, content, where)
+        check_depth(content)
+    except (ValueError, RecursionError) as error:  # ValueError: also a number of 5,000 digits
+        raise DropError(f"{where}: is not valid TOML ({reason(error)}): correct it") from error
+    try:
+        return _suite(path.stem, content, where)
+    except DropError as error:
+        raise error if str(error).startswith(where) else DropError(f"{where}: {error}") from error
+
+
+def _own_text(path: Path) -> str:
+    """The text of a suite that somebody wrote."""
+    try:
+        check_size(path, MOST_BYTES, "give a suite's .toml file")
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise DropError(f"{path}: cannot be read ({reason(error)}): save it as UTF-8") from error
 
 
 def _suite(name: str, content: dict[str, Any], where: str) -> Suite:
@@ -182,25 +229,33 @@ def _suite(name: str, content: dict[str, Any], where: str) -> Suite:
     tables = {part: content.get(part, {}) for part in ("sizes", "methods", "plays", "figure")}
     for part, given in [*tables.items(), *(i for kind in ("methods", "plays") for i in _entries(tables[kind]))]:
         if not isinstance(given, dict):
-            raise DropError(f"{where}: {part} is {given!r}: give a table of settings")
+            raise DropError(f"{where}: {part} is {shown(given)}: give a table of settings")
     if not isinstance(content["tasks"], list):
-        raise DropError(f"{where}: tasks is {content['tasks']!r}: give a list of names")
+        raise DropError(f"{where}: tasks is {shown(content['tasks'])}: give a list of names")
     sizes = dict(tables["sizes"])
     methods = tuple(
-        Method(name, str(given.pop("algo", "drop")), share=_share(given, where), settings=given, sizes=sizes)
+        Method(
+            name,
+            algo=str(given.pop("algo", "drop")),
+            share=_share(given, where),
+            preset=str(given.pop("preset", "")),
+            settings=given,
+            sizes=sizes,
+        )
         for name, given in ((name, dict(given)) for name, given in content["methods"].items())
     )
     plays = {p: dict(given) for p, given in content.get("plays", {}).items()}
-    for play, given in plays.items():
-        from_dict(Adaptation, vars(Adaptation()) | given, f"{where}: play {play}", remedy="change this setting")
+    _check_plays(plays, where)
     figure = dict(content["figure"])
     if figure.get("kind") not in get_args(FigureKind):
         raise DropError(
-            f"{where}: figure.kind is {figure.get('kind')!r}: choose one of {', '.join(get_args(FigureKind))}"
+            f"{where}: figure.kind is {shown(figure.get('kind'))}: choose one of {', '.join(get_args(FigureKind))}"
         )
     if odd := set(figure) - {f.name for f in fields(Figure)}:
         raise DropError(f"{where}: a figure has no field {', '.join(sorted(odd))}")
-    figure["values"] = tuple(map(str, figure.get("values", ())))
+    if not isinstance(values := figure.get("values", []), list):
+        raise DropError(f"{where}: figure.values is {shown(values)}: give a list of labels")
+    figure["values"] = tuple(map(str, values))
     suite = Suite(
         name=name,
         title=str(content["title"]),
@@ -214,10 +269,39 @@ def _suite(name: str, content: dict[str, Any], where: str) -> Suite:
         episodes=content["episodes"],
         protocol=content.get("protocol", "last"),
         note=str(content.get("note", "")),
+        search=_search(content["search"], where) if "search" in content else None,
     )
+    _refuse_unequal_search(suite, where)
     for method in methods:
         method.algorithm("paper", where)
     return suite
+
+
+def _search(given: Any, where: str) -> Search:
+    of: Any = given.get("of") if isinstance(given, dict) else None
+    lists = list(of.values()) if isinstance(of, dict) else [None]
+    listed = all(isinstance(members, list) and all(isinstance(n, str) for n in members) for members in lists)
+    if not listed or set(given) != {"candidates", "episodes", "of"}:
+        raise DropError(
+            f"{where}: search needs candidates, episodes, and of: a table with a list of methods for each name"
+        )
+    return Search(given["candidates"], given["episodes"], {name: tuple(members) for name, members in of.items()})
+
+
+def _refuse_unequal_search(suite: Suite, where: str) -> None:
+    """Refuse a search that gives one method more candidates than another."""
+    methods = {method.name: method for method in suite.methods}
+    for name, members in ({} if suite.search is None else suite.search.of).items():
+        if odd := [member for member in members if member not in methods]:
+            raise DropError(
+                f"{where}: search: {name}: has no method {', '.join(odd)}: choose from {', '.join(methods)}"
+            )
+        number = sum(len(suite.plays_of(methods[member])) for member in dict.fromkeys(members))
+        if suite.search is not None and number != suite.search.candidates:
+            raise DropError(
+                f"{where}: search: {name} has {number} candidates (trainings × plays): give every method "
+                f"{suite.search.candidates}"
+            )
 
 
 def _entries(table: Any) -> Iterable[tuple[str, Any]]:
@@ -227,5 +311,5 @@ def _entries(table: Any) -> Iterable[tuple[str, Any]]:
 def _share(given: dict[str, Any], where: str) -> float:
     share = given.pop("share", 1.0)
     if not isinstance(share, int | float) or isinstance(share, bool):
-        raise DropError(f"{where}: share is {share!r}: give a part of 1")
+        raise DropError(f"{where}: share is {shown(share)}: give a part of 1")
     return float(share)

@@ -7,18 +7,21 @@ to know it, one must play, and that costs episodes (droprl.bench.budget).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import get_args
+from typing import Any
 
 import numpy as np
 
 from droprl.bench.budget import BUDGETS, method_curves
 from droprl.bench.published import published_scores
 from droprl.bench.results import WHEN, Bench
+from droprl.bench.searched import choices, search_table
 from droprl.bench.suite import label
 from droprl.bench.task_data import data_words
 from droprl.data.tasks import find_task
-from droprl.evaluation.statistics import EXPERT, Aggregate, aggregate, pairwise_improvement, standard_error
+from droprl.evaluation.statistics import EXPERT, Aggregate, Over, aggregate, pairwise_improvement, standard_error
+from droprl.files.storage import write_json
 from droprl.report.table import Cell, Number, Table, best_in_bold, save_tables
 from droprl.train.checkpoints import KEEP
 
@@ -28,6 +31,8 @@ NAMES: dict[Aggregate, str] = {
     "mean": "mean",
     "optimality_gap": f"optimality gap to {EXPERT:g}",
 }
+THESE: Over = "these tasks"
+LIKE_THESE: Over = "tasks like these"
 BOLD = "Bold: the best, and all others whose range overlaps with its range."
 COSTS = {"train_seconds": "training, s", "updates_per_second": "updates a second", "peak_memory_mb": "peak memory, MB"}
 
@@ -56,6 +61,13 @@ class Scores:
     def comparable(self) -> list[str]:
         """The tasks whose runs can be averaged: those with scores, or a single task."""
         return [task for task in self.tasks if task not in self.unscored or len(self.tasks) == 1]
+
+    @property
+    def summaries(self) -> dict[str, tuple[Aggregate, Over]]:
+        """The aggregates and their names. Of one task alone nothing can be said of others."""
+        these: dict[str, tuple[Aggregate, Over]] = {title: (name, THESE) for name, title in NAMES.items()}
+        wider: tuple[Aggregate, ...] = ("iqm", "mean") if len(self.comparable) > 1 else ()
+        return these | {f"{NAMES[name]}, {LIKE_THESE}": (name, LIKE_THESE) for name in wider}
 
     @property
     def in_returns(self) -> bool:
@@ -87,6 +99,8 @@ def load_scores(bench: Bench, checkpoints: int = 1) -> Scores:
                     unscored |= {task} if any(result["scores"] is None for result in played["results"]) else set()
             if by_task:
                 runs[label(method, play)] = by_task
+    for name, of_tasks in choices(bench, checkpoints).items():
+        runs[name] = {task: np.array([c.scores for c in of_seeds]) for task, of_seeds in of_tasks.items()}
     tasks = tuple(task for task in suite.tasks if any(task in by_task for by_task in runs.values()))
     return Scores(suite.title, tasks, WHEN[checkpoints], runs, frozenset(unscored))
 
@@ -112,23 +126,25 @@ def score_table(scores: Scores) -> Table:
 
 def aggregate_table(scores: Scores) -> Table:
     """One row for each method and play, one column for each aggregate."""
-    columns = [
-        best_in_bold([_aggregate(scores, name, statistic) for name in scores.runs], statistic == "optimality_gap")
-        for statistic in get_args(Aggregate)
-    ]
+    columns: list[Sequence[Cell]] = []
+    for statistic, over in scores.summaries.values():
+        cells = [_aggregate(scores, name, statistic, over) for name in scores.runs]
+        # All methods share the tasks, so ranges over tasks overlap even where one method is better on every task.
+        columns.append(best_in_bold(cells, statistic == "optimality_gap") if over == THESE else cells)
+    wider = f' "{LIKE_THESE}": the tasks are drawn too.' if len(scores.comparable) > 1 else ""
     note = (
-        "Over all tasks, with 95 % intervals: seeds are drawn within each task. A lower gap is better. "
+        f"Over all tasks, with 95 % intervals: seeds are drawn within each task.{wider} A lower gap is better. "
         f"{BOLD}{_caveats(scores)}"
     )
-    header = ("method", *(NAMES[statistic] for statistic in get_args(Aggregate)))
+    header = ("method", *scores.summaries)
     rows = tuple(zip(scores.runs, *columns, strict=True))
     return Table(f"{scores.title}: over all tasks, {scores.when}", header, rows, note)
 
 
-def improvement_table(scores: Scores) -> Table:
+def improvement_table(scores: Scores, over: Over = THESE) -> Table:
     """How likely a run of the row beats a run of the column, for methods that were played on every task."""
     whole = scores.everywhere()
-    found = pairwise_improvement(whole)
+    found = pairwise_improvement(whole, over=over)
 
     def cell(row: str, column: str) -> Cell:
         if (row, column) not in found:
@@ -139,9 +155,11 @@ def improvement_table(scores: Scores) -> Table:
     rows = tuple((row, *(cell(row, column) for column in scores.runs)) for row in scores.runs)
     note = (
         "How likely a seed of the row beats a seed of the column on the same task; a tie counts half. The mean over "
-        "all tasks, with its 95 % interval."
+        f"all tasks, with its 95 % interval over {over}: {'seeds' if over == THESE else 'tasks and seeds'} are drawn."
     )
-    return Table(f"{scores.title}: probability of improvement, {scores.when}", ("method", *scores.runs), rows, note)
+    return Table(
+        f"{scores.title}: probability of improvement, {over}, {scores.when}", ("method", *scores.runs), rows, note
+    )
 
 
 def cost_table(bench: Bench) -> Table:
@@ -240,7 +258,10 @@ def suite_tables(bench: Bench) -> dict[str, Table]:
             found[f"scores-{ending}"] = score_table(scores)
             found[f"aggregates-{ending}"] = aggregate_table(scores)
             found[f"improvement-{ending}"] = improvement_table(scores)
+            if len(scores.tasks) > 1:
+                found[f"improvement-tasks-like-these-{ending}"] = improvement_table(scores, LIKE_THESE)
     more = {
+        "search": search_table(bench),
         "budget": budget_table(bench),
         "published": published_table(bench),
         "costs": cost_table(bench),
@@ -250,10 +271,30 @@ def suite_tables(bench: Bench) -> dict[str, Table]:
 
 
 def write_tables(bench: Bench) -> dict[str, Table]:
-    """Write OUT/tables/NAME.csv and NAME.tex."""
+    """Write OUT/tables/NAME.csv and NAME.tex, and intervals.json for scripts."""
     tables = suite_tables(bench)
     save_tables(tables, bench.out / "tables")
+    if found := {name: _as_json(table) for name, table in tables.items() if _has_ends(table)}:
+        write_json(bench.out / "tables" / "intervals.json", found)
     return tables
+
+
+def _has_ends(table: Table) -> bool:
+    return any(
+        isinstance(cell, Number) and cell.shown == "interval" and cell.ends for row in table.rows for cell in row
+    )
+
+
+def _as_json(table: Table) -> dict[str, dict[str, Any]]:
+    """By row and column: the value, and both ends of its interval if there is one."""
+    return {
+        str(name): {
+            column: {"value": cell.value} | ({"interval": list(cell.ends)} if cell.ends else {})
+            for column, cell in zip(table.columns[1:], cells, strict=True)
+            if isinstance(cell, Number)
+        }
+        for name, *cells in table.rows
+    }
 
 
 def _mean(runs: np.ndarray | None) -> Cell:
@@ -263,11 +304,11 @@ def _mean(runs: np.ndarray | None) -> Cell:
     return Number(mean, (mean - error, mean + error) if len(runs) > 1 else None, "error")
 
 
-def _aggregate(scores: Scores, name: str, statistic: Aggregate) -> Cell:
+def _aggregate(scores: Scores, name: str, statistic: Aggregate, over: Over = THESE) -> Cell:
     tasks = scores.whole(name)
     if tasks is None or (statistic == "optimality_gap" and scores.in_returns):
         return None
-    found = aggregate(tasks, statistic)
+    found = aggregate(tasks, statistic, over=over)
     # With one run for each task the interval has no width, which would look like certainty.
     return Number(found.value, (found.low, found.high) if len(tasks[0]) > 1 else None)
 

@@ -8,17 +8,16 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-import h5py
-
 from droprl.bench.results import Bench
+from droprl.bench.small_files import DataRecord
 from droprl.data import Dataset, load_dataset
 from droprl.data.d4rl import HDF5_SUFFIXES
-from droprl.data.maze_walks import make_maze_dataset
-from droprl.environments.mazes import MAZES, env_id
+from droprl.data.hdf5 import file_origin
+from droprl.data.made import can_be_made, make_dataset
+from droprl.environments.mazes import env_id
 from droprl.errors import DropError
 
 MAZE_STEPS = 100_000  # of a maze that is made on the spot
@@ -28,7 +27,7 @@ MADE = "regenerated on the spot: walks of scripted controllers"
 def find_task_data(task: str, data: Path | None) -> Dataset:
     """Load what `task_source` finds, or make the maze."""
     source = task_source(task, data)
-    return make_maze_dataset(task, MAZE_STEPS, seed=0) if source is None else load_dataset(source)
+    return make_dataset(task, MAZE_STEPS, seed=0) if source is None else load_dataset(source)
 
 
 def task_source(task: str, data: Path | None) -> str | None:
@@ -40,7 +39,7 @@ def task_source(task: str, data: Path | None) -> str | None:
         files = [data / f"{part}.hdf5" for part in name.split("+")] if data is not None else []
         if files and all(file.exists() for file in files):
             return "+".join(map(str, files))
-    if task in MAZES:
+    if can_be_made(task):
         return None
     if Path(task).exists() or "/" in task:
         return task
@@ -49,19 +48,6 @@ def task_source(task: str, data: Path | None) -> str | None:
 
 
 # --- the record ---
-
-
-@dataclass(frozen=True)
-class DataRecord:
-    """What identifies the data that a method learned from. It holds no path: paths differ between machines."""
-
-    source: str  # names of files, a Minari id, or what was made
-    sha256: dict[str, str]  # by file name
-    origin: str | None  # what the files say about their origin
-    made: bool  # whether it was made on the spot
-    fingerprint: str  # of the arrays, as in a run's config.json
-    steps: int
-    episodes: int
 
 
 def data_record(source: str | None, dataset: Dataset) -> DataRecord:
@@ -132,10 +118,8 @@ def origin_of_files(files: Sequence[Path]) -> str | None:
     origins = []
     for file in files:
         if file.suffix.lower() in HDF5_SUFFIXES and file.is_file():
-            with h5py.File(file) as opened:
-                origins.append(opened.attrs.get("origin"))
-    texts = [text.decode() if isinstance(text, bytes) else str(text) for text in origins if text is not None]
-    return "; ".join(dict.fromkeys(texts)) or None
+            origins.append(file_origin(file))
+    return "; ".join(dict.fromkeys(text for text in origins if text is not None)) or None
 
 
 def _sha256(file: Path) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from droprl.errors import DropError, reason
+from droprl.files.cells import from_cell, to_cell
 
 NULL = "nan"  # for None in a list; an empty cell says that the entry has no such list
 Names = tuple[str, ...]
@@ -36,10 +37,11 @@ class TidyTable:
             found |= dict.fromkeys(key for entry in entries for key, value in entry.items() if _is_list(value))
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow((*self.names, *self.scalars, self.index, *(self.lists.get(key, key) for key in found)))
+        columns = (*self.names, *self.scalars, self.index, *(self.lists.get(key, key) for key in found))
+        writer.writerow(map(to_cell, columns))
         for names, entries in known:
             for entry in entries:
-                start = (*names, *(entry[key] for key in self.scalars))
+                start = (*map(to_cell, names), *(entry[key] for key in self.scalars))
                 lists = [entry.get(key) for key in found]
                 length = next((len(values) for values in lists if values is not None), 0)
                 cells = [[""] * length if values is None else map(_cell, values) for values in lists]
@@ -56,7 +58,7 @@ class TidyTable:
         if tuple(header[: len(head)]) != head:
             raise DropError(f"{where}: its first columns are not {', '.join(head)}: restore the file")
         keys = {column: key for key, column in self.lists.items()}
-        columns = [keys.get(column, column) for column in header[len(head) :]]
+        columns = [keys.get(column, column) for column in map(from_cell, header[len(head) :])]
         found: dict[Names, list[dict[str, Any]]] = {}
         entry, before = dict[str, Any](), ([""], -1)
         for line, row in enumerate(rows, start=2):
@@ -66,7 +68,7 @@ class TidyTable:
                 if place == 0:
                     scalars = map(int, start[len(self.names) :])
                     entry = dict(zip(self.scalars, scalars, strict=True)) | {key: [] for key, _ in cells}
-                    found.setdefault(tuple(start[: len(self.names)]), []).append(entry)
+                    found.setdefault(tuple(map(from_cell, start[: len(self.names)])), []).append(entry)
                 elif (start, place - 1) != before:
                     raise ValueError("a row is missing")
                 for key, cell in cells:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import io
 import os
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 
 from droprl.errors import DropError
+from droprl.interrupts import ended_by_signals, signal_of
+from droprl.terminal import say
 from droprl.version import __version__
 
 HELP = f"""drop {__version__}: offline reinforcement learning that keeps optimising at test time
 
   drop demo                 make a maze, train BC, F-BC and DROP on it, compare them, write a report: a few minutes
   drop data info SOURCE     what is in a dataset, and how each rule would cut it into sub-tasks
-  drop data make MAZE       make maze2d-umaze, maze2d-medium or maze2d-large, without a download
+  drop data make MAZE       make maze2d-umaze, -medium, -large or maze2d-gates, without a download
   drop data map SOURCE      write a dataset as a folder that training reads from the disk: for data beyond memory
   drop train SOURCE         train an algorithm; the same command resumes
   drop evaluate RUN         play a trained run or a saved policy in its task
@@ -40,19 +43,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     words = [word for word in words if word != "--debug"]
     _repeat_to_the_bit()
     try:
-        _run(words)
+        with ended_by_signals():
+            _run(words)
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(1) from None
-    except (DropError, OSError) as error:
+    except (DropError, OSError, MemoryError) as error:
         if debug:
-            raise
-        print(f"drop: {' '.join(str(error).split())}", file=sys.stderr)
+            say(*traceback.format_exc().splitlines(), error=True)
+        else:
+            say(f"drop: {' '.join(str(error).split()) or 'not enough memory'}", error=True)
         raise SystemExit(1) from None
     except KeyboardInterrupt as stop:  # training says in the message how to go on
-        print(f"drop: {stop if stop.args else 'stopped'}", file=sys.stderr)
-        raise SystemExit(130) from None
+        say(f"drop: {stop if stop.args else 'stopped'}", error=True)
+        raise SystemExit(128 + signal_of(stop)) from None
 
 
 def _repeat_to_the_bit() -> None:
@@ -64,10 +69,10 @@ def _repeat_to_the_bit() -> None:
 
 def _run(words: list[str]) -> None:
     if not words or words[0] in ("-h", "--help", "help"):
-        print(HELP, end="")
+        say(*HELP.splitlines())
         return
     if words[0] == "--version":
-        print(__version__)
+        say(__version__)
         return
     for length in (2, 1):
         command = _COMMANDS.get(" ".join(words[:length]))

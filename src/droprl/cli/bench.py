@@ -8,7 +8,6 @@ from typing import Annotated, Literal
 
 import tyro
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
@@ -21,7 +20,9 @@ from droprl.bench.runner import missing_cells
 from droprl.bench.tables import write_tables
 from droprl.cli.options import parse, use_compilation_cache
 from droprl.errors import DropError
+from droprl.files.names import file_name
 from droprl.files.storage import write_bytes
+from droprl.terminal import Screen, say
 
 HERE = "local"  # --ray without an address
 SuiteName = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="SUITE")]
@@ -99,7 +100,7 @@ def bench(words: list[str]) -> None:
         if options.ray is not None:
             runner = OnRay(options.ray, options.cpus, options.gpus)
         missing_cells(made)  # report a mistake before the table of progress appears
-        with Live(get_renderable=lambda: progress_table(made), console=Console(stderr=True), refresh_per_second=1):
+        with Live(get_renderable=lambda: progress_table(made), console=Screen(error=True), refresh_per_second=1):
             run_suite(made, runner)
     _draw(made, options)
 
@@ -108,7 +109,7 @@ def _bench(options: BenchOptions) -> Bench:
     names = ("seeds", "steps", "episodes", "note")
     suite = load_suite(options.suite).changed(**{name: getattr(options, name) for name in names})
     suite = suite.changed(tasks=tuple(dict.fromkeys([*suite.tasks, *(options.tasks or ())])))
-    out = options.out or Path("bench") / suite.name
+    out = options.out or Path("bench") / file_name(suite.name)
     return Bench(suite, out, options.data, options.preset, options.tasks, options.methods)
 
 
@@ -126,20 +127,20 @@ def _draw(made: Bench, options: BenchOptions) -> None:
         made = replace(made, suite=made.asked)
     write_bytes(made.out / "figure.svg", suite_figure(made).encode())
     made.write_episodes()
-    console = Console()
+    console = Screen()
     for name, table in write_tables(made).items():
         if name.startswith(("scores", "aggregates")):
             console.print(table.to_rich())
     if made.suite.claim:
-        console.print(f"The paper: {made.suite.claim}", highlight=False, soft_wrap=True)
+        console.print(f"The paper: {made.suite.claim}", soft_wrap=True)
     names = "figure.svg and tables/" if is_packed(made.out) else "figure.svg, episodes.csv and tables/"
-    console.print(f"{made.out}: {names} are written", highlight=False, soft_wrap=True)
+    console.print(f"{made.out}: {names} are written", soft_wrap=True)
 
 
 def _pack(options: PackOptions) -> None:
     number = pack(options.folder, options.out)
     names = ", ".join(sorted(path.name for path in options.out.iterdir() if path.name in PACKED))
-    print(f"{options.out}: {names} hold the content of {number} files in {options.folder}")
+    say(f"{options.out}: {names} hold the content of {number} files in {options.folder}")
 
 
 def _list() -> None:
@@ -150,7 +151,7 @@ def _list() -> None:
     table.add_column("what")
     for name in SUITES:
         table.add_row(name, load_suite(name).title)
-    Console().print(table)
+    Screen().print(table)
 
 
 def progress_table(made: Bench) -> Table:

@@ -6,8 +6,6 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
-
 from droprl.adapt import RULES
 from droprl.algorithms import BC, DROP, FBC, Algorithm
 from droprl.cli.data import make_maze
@@ -18,6 +16,7 @@ from droprl.evaluation import Evaluation
 from droprl.evaluation import evaluate as evaluate_run
 from droprl.report import write_report
 from droprl.report.build import build_report
+from droprl.terminal import Screen
 from droprl.train import fit
 
 MAZE = "maze2d-umaze"
@@ -45,7 +44,7 @@ def demo(words: list[str]) -> None:
     began = time.perf_counter()
     use_compilation_cache()
     options = parse(Demo, "demo", words)
-    console = Console()
+    console = Screen()
     dataset = _dataset(options.out / f"{MAZE}.hdf5")
     algorithms: list[Algorithm] = [BC.small(), FBC.small(), DROP.small()]
     runs = [
@@ -57,7 +56,7 @@ def demo(words: list[str]) -> None:
         for rule in RULES if run.config.algorithm.adaptation is not None else (None,):
             evaluations.append(evaluate_run(run, episodes=options.episodes, rule=rule))
     print_scores(evaluations)
-    with Console(stderr=True).status("playing an episode under each rule and drawing the page …"):
+    with Screen(error=True).status("playing an episode under each rule and drawing the page …"):
         page = write_report(build_report(runs, "drop demo", [NOTE]), options.out / "report.html")
     minutes = (time.perf_counter() - began) / 60
     console.print(f"{NOTE}\nThe report is {page}; open it in a browser. The demo took {minutes:.1f} minutes.")

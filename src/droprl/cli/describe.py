@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from droprl.data.describe import Description
+from droprl.terminal import Screen
 
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
-def print_description(description: Description, console: Console) -> None:
+def print_description(description: Description, console: Screen) -> None:
     """Print the description in compact form."""
     console.print(_facts(description))
     console.print(_spreads(description))
@@ -20,6 +20,7 @@ def print_description(description: Description, console: Console) -> None:
     for line in _histogram_lines(description):
         console.print(line)
     console.print(_cuts(description))
+    console.print(_best(description))
 
 
 def _facts(description: Description) -> Table:
@@ -30,6 +31,8 @@ def _facts(description: Description) -> Table:
     if description.last_is_cut_short:
         ends += ", the last is cut short"
     table.add_row("environment", description.env or "not known: give --env to evaluate")
+    if description.time_limit is not None:
+        table.add_row("time limit", f"{description.time_limit:,} steps of an episode when it is played")
     table.add_row("steps", f"{description.n_steps:,}")
     table.add_row("episodes", f"{description.n_episodes:,}: {ends}")
     table.add_row("observations", f"{description.observation_size} numbers")
@@ -102,6 +105,15 @@ def _cuts(description: Description) -> Table:
             _range(cut.last_returns),
         )
     return table
+
+
+def _best(description: Description) -> Text:
+    return Text.assemble(
+        ("F-BC clones ", "bold"),
+        f"the best {description.best_trajectories:,} of {description.n_episodes:,} trajectories "
+        f"({description.best_fraction:.1%}, {description.best_steps:,} steps): ",
+        (f"{description.best_rule}. --top-fraction takes another share.", "dim"),
+    )
 
 
 def _range(returns: tuple[float, float]) -> str:

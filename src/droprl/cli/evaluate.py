@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal
 
 import tyro
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
 from droprl.adapt import InferenceRule
@@ -16,6 +15,7 @@ from droprl.cli.options import Folder, parse, print_json, use_compilation_cache
 from droprl.errors import DropError
 from droprl.evaluation import Evaluation
 from droprl.evaluation import evaluate as evaluate_run
+from droprl.terminal import Screen, say
 
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]  # without the flag the policy's own setting counts
 
@@ -100,19 +100,19 @@ def evaluate(words: list[str]) -> None:
         print_json(evaluation.to_json())
     else:
         print_scores([evaluation])
+    if evaluation.kept is not None:
+        say(f"drop: not saved: the run keeps {evaluation.kept}", error=True)
 
 
 def print_scores(evaluations: list[Evaluation]) -> None:
     """Print the table, and what a reader must know before comparing its scores with others."""
-    console = Console()
+    console = Screen()
     console.print(score_table(evaluations))
     for e in evaluations:
         if e.guarded is not None:
-            console.print(
-                f"The guard of {e.rule} stepped in at {100 * e.guarded:.1f} % of the actions.", highlight=False
-            )
+            console.print(f"The guard of {e.rule} stepped in at {100 * e.guarded:.1f} % of the actions.")
     for caveat in dict.fromkeys(e.caveat for e in evaluations if e.caveat):
-        console.print(f"Not quite D4RL's scores: {caveat}.", highlight=False, soft_wrap=True)
+        console.print(f"Not quite D4RL's scores: {caveat}.", soft_wrap=True)
 
 
 def score_table(evaluations: list[Evaluation]) -> Table:

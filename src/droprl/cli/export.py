@@ -10,6 +10,7 @@ from droprl.cli.evaluate import AdaptationOptions
 from droprl.cli.options import Folder, parse
 from droprl.errors import DropError
 from droprl.loaded import load_policy
+from droprl.terminal import say
 
 
 @dataclass(frozen=True)
@@ -42,11 +43,11 @@ def export(words: list[str]) -> None:
             held.enter_context(translated.lock())
         if options.out is not None:
             path = policy.save(options.out)
-            print(f"{path}: use it with droprl.load_policy({str(path)!r}).act(observation)")
+            say(f"{path}: use it with droprl.load_policy({str(path)!r}).act(observation)")
         if translated is not None:
             made = translated.write()
-            print(
+            say(
                 f"{made.path}: {made.size / 1e6:.1f} MB, {', '.join(made.inputs)} → {', '.join(made.outputs)}; "
                 f"its actions differ from the policy's by at most {made.largest_difference:.1g} half-ranges"
             )
-            print(f"sha256 {made.sha256}")
+            say(f"sha256 {made.sha256}")

@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
 from droprl.cli.evaluate import AdaptationOptions
 from droprl.cli.options import Folder, parse, print_json, use_compilation_cache
 from droprl.data.sources import SourceOptions
-from droprl.finetuning import FineTuning, Level
+from droprl.finetuning import FineTuning, Level, Protocol
 from droprl.finetuning import finetune as finetune_run
+from droprl.terminal import Screen
 from droprl.train import Run
 
 
@@ -31,11 +31,14 @@ class FinetuneOptions:
     ascent steps. policy: go on training the networks, from the choice of the embedding level if there is one."""
     budget: int
     """Environment steps for each seed. It is never exceeded: an episode that may not fit is not started."""
+    protocol: Protocol = "paper"
+    """How the levels checkpoint and embedding search. paper: one episode for each checkpoint and k; the checkpoint
+    level plays rule best, whatever rule the policy has; k begins at 1. thorough: as many episodes as the budget allows;
+    the checkpoint level plays the policy's own rule; k begins at 0, which is no ascent."""
     rounds: int | None = None
-    """Episodes to judge each checkpoint and k by; their mean counts. By default as many as the budget allows; the paper
-    uses 1."""
+    """Episodes to judge each checkpoint and k by, in place of the protocol's number; their mean counts."""
     max_ascent_steps: int = 50
-    """K_max: the embedding level tries 0 … K_max ascent steps."""
+    """K_max: the embedding level tries up to so many ascent steps."""
     online_share: float = 0.5
     """At the policy level: the share of online steps in every batch; the rest is the run's data."""
     updates_per_step: float = 1.0
@@ -62,6 +65,7 @@ def finetune(words: list[str]) -> None:
         run,
         level=options.level,
         budget=options.budget,
+        protocol=options.protocol,
         rounds=options.rounds,
         max_ascent_steps=options.max_ascent_steps,
         online_share=options.online_share,
@@ -76,10 +80,10 @@ def finetune(words: list[str]) -> None:
     if options.json:
         print_json(found.to_json())
         return
-    console = Console()
+    console = Screen()
     console.print(table(found))
     for line in remarks(found, run):
-        console.print(line, highlight=False, soft_wrap=True)
+        console.print(line, soft_wrap=True)
 
 
 def table(found: FineTuning) -> Table:
@@ -122,8 +126,9 @@ def remarks(found: FineTuning, run: Run) -> list[str]:
         f"steps are not part of the budget of {found.budget:,}."
     ]
     if found.chosen_for is not None:
+        by = "" if found.search_rule is None else f" by rule {found.search_rule}, as the paper's Algorithm 3"
         lines.append(
-            "chosen for: the result in the search, on other episodes. As the highest of several it is optimistic."
+            f"chosen for: the result in the search{by}, on other episodes. As the highest of several it is optimistic."
         )
     if found.caveat:
         lines.append(f"Not quite D4RL's scores: {found.caveat}.")

@@ -15,6 +15,7 @@ from typing import Annotated, Any, TypeVar, cast
 import tyro
 
 from droprl.errors import DropError
+from droprl.terminal import say
 
 T = TypeVar("T")
 Source = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="SOURCE")]
@@ -58,7 +59,7 @@ def _one_line(panel: str) -> str:
 
 
 def print_json(content: Any) -> None:
-    print(json.dumps(content, allow_nan=False))
+    say(json.dumps(content, allow_nan=False))
 
 
 def use_compilation_cache() -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
-from rich.console import Console
 
 from droprl.bench import SUITES, Bench, load_bench, load_suite
 from droprl.bench.page.build import as_played, build_suite_report
@@ -20,6 +19,7 @@ from droprl.report import write_report
 from droprl.report.build import build_report
 from droprl.report.run_tables import run_tables
 from droprl.report.table import save_tables
+from droprl.terminal import Screen, say
 from droprl.train import Run
 
 Folders = Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN_OR_SUITE …")]
@@ -54,7 +54,7 @@ def report(words: list[str]) -> None:
     command = shlex.join(["drop", "report", *words])
     page = options.out or options.runs[0] / "report.html"
     bench = _bench_of(options.runs[0], options.suite)
-    with Console(stderr=True).status("playing an episode under each rule and drawing the page …"):
+    with Screen(error=True).status("playing an episode under each rule and drawing the page …"):
         if bench is not None:
             if len(options.runs) > 1:
                 raise DropError("a page shows one suite: give one folder of a suite, or only run directories")
@@ -66,7 +66,7 @@ def report(words: list[str]) -> None:
             report = build_report(_runs_of_one_dataset(options.runs), command)
             write_report(report, page)
             save_tables(run_tables(report), options.runs[0] / "tables")
-    print(f"{page} is written")
+    say(f"{page} is written")
 
 
 def _bench_of(folder: Path, named: str | None) -> Bench | None:

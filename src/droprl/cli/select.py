@@ -9,7 +9,6 @@ from typing import Any, Literal
 import numpy as np
 import tyro
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
 from droprl.algorithms import DROP
@@ -17,6 +16,7 @@ from droprl.cli.options import Source, parse, use_compilation_cache
 from droprl.data.sources import SourceOptions
 from droprl.select import Selection
 from droprl.select import select as select_settings
+from droprl.terminal import Screen
 
 
 @dataclass(frozen=True)
@@ -57,13 +57,11 @@ def select(words: list[str]) -> None:
         seeds=options.seeds,
         source=options.source,
     )
-    console = Console()
+    console = Screen()
     console.print(selection_table(selection))
     best = selection.best
     cost = f"{selection.episodes} episodes were played" if selection.episodes else "nothing was played"
-    console.print(
-        f"N = {best.n_sub_tasks}, K = {best.ascent_steps} ({cost}): {best.run}", highlight=False, soft_wrap=True
-    )
+    console.print(f"N = {best.n_sub_tasks}, K = {best.ascent_steps} ({cost}): {best.run}", soft_wrap=True)
 
 
 def selection_table(selection: Selection) -> Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -12,9 +13,11 @@ from droprl.cli.evaluate import AdaptationOptions
 from droprl.cli.options import Folder, parse, use_compilation_cache
 from droprl.errors import DropError, require
 from droprl.loaded import load_policy
+from droprl.terminal import say
 
 TOKEN_VARIABLE = "DROP_TOKEN"
 MOST_ROWS = 4096
+CUT = "stopped before every request was answered"
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,13 @@ class ServeOptions:
     """Sessions open at once. Together they may have 16,384 episodes, or one for each session if that is more."""
     session_idle: float = 600.0
     """Seconds after which an unused session is forgotten."""
+    client_share: float = 0.5
+    """How much of the sessions, episodes, connections and waiting requests one client may take. A client is an address.
+    1 lets one client take everything."""
+    deadline: float = 20.0
+    """Seconds for one request, from its head to its answer. A call of the policy that takes longer counts as hung."""
+    proxy: str | None = None
+    """The IP address of a proxy in front of the service. Its X-Forwarded-For then says who the client is."""
 
 
 def serve(words: list[str]) -> None:
@@ -54,31 +64,43 @@ def serve(words: list[str]) -> None:
     options = parse(ServeOptions, "serve", words)
     try:
         from droprl.deploy.serve.app import Limits, Service, make_app
-        from droprl.deploy.serve.server import Server, check_address
+        from droprl.deploy.serve.server import CLOSE_SECONDS, Server, check_address, end_at_once
     except ImportError as error:
         raise DropError(f"`drop serve` needs {error.name}: pip install 'droprl[serve]'") from error
     token = options.token if options.token is not None else os.environ.get(TOKEN_VARIABLE)
     check_address(options.host, token)
     _check(options)
     loaded = load_policy(options.policy, seed=options.seed, **options.adaptation.chosen())
-    print(f"{loaded!r}: compiling for 1 to {options.most_rows} observations at once …", flush=True)
-    limits = Limits(options.most_rows, options.most_sessions, options.session_idle, one_by_one=options.one_by_one)
+    say(f"{loaded!r}: compiling for 1 to {options.most_rows} observations at once …")
+    limits = Limits(
+        options.most_rows,
+        options.most_sessions,
+        options.session_idle,
+        one_by_one=options.one_by_one,
+        share=options.client_share,
+        seconds=options.deadline,
+    )
     service = Service(loaded, limits, options.env)
     host = f"[{options.host}]" if ":" in options.host else options.host
 
     def ready(port: int) -> None:
-        print(f"http://{host}:{port} is ready: the live page is at /, the API at /docs; Ctrl-C ends it", flush=True)
+        say(f"http://{host}:{port} is ready: the live page is at /, the API at /docs; Ctrl-C ends it")
 
-    server = Server(make_app(service, token), options.host, options.port, ready, service.stage.close)
+    app, at_end = make_app(service, token), service.stage.close
+    server = Server(app, options.host, options.port, ready, at_end, options.client_share, options.proxy)
+    ended = True
     try:
         server.run()
     except SystemExit as end:  # uvicorn has said why
         raise DropError(f"{options.host}:{options.port}: cannot listen there: choose another --port") from end
     finally:
-        service.close()
+        ended = service.close(CLOSE_SECONDS)
+    if server.drained:
+        say("drained: every request was answered")
+    if not ended:  # a call of the policy or a simulator is under way, and nobody waits for it any more
+        end_at_once(0 if server.drained else 1, None if server.drained else f"drop: {CUT}")
     if not server.drained:
-        raise DropError("stopped before every request was answered")
-    print("drained: every request was answered", flush=True)
+        raise DropError(CUT)
 
 
 def _check(options: ServeOptions) -> None:
@@ -87,4 +109,10 @@ def _check(options: ServeOptions) -> None:
     if not 0 <= options.port <= 65535:
         raise DropError(f"--port is {options.port}: it must be from 0 to 65535")
     require(options, "at least 1", "most_sessions")
-    require(options, "above 0", "session_idle")
+    require(options, "above 0", "session_idle", "deadline")
+    require(options, "above 0 and at most 1", "client_share")
+    if options.proxy is not None:
+        try:
+            ipaddress.ip_address(options.proxy)
+        except ValueError:
+            raise DropError(f"--proxy is {options.proxy}: it must be the IP address of the proxy") from None

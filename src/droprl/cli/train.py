@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
@@ -14,10 +13,11 @@ from droprl.cli.options import Source, parse, use_compilation_cache
 from droprl.compiler import on_accelerator
 from droprl.data.sources import SourceOptions
 from droprl.errors import DropError
+from droprl.terminal import say
 from droprl.train import Run, default_out, fit
 
 A = TypeVar("A")
-Preset = Literal["paper", "small"]
+PRESETS = ["paper", "small"]
 if TYPE_CHECKING:
     Algo = str
 else:
@@ -33,8 +33,8 @@ class Train(Generic[A]):
     settings: A
     algo: Algo = "drop"
     """Which algorithm. The options under 'settings' are its own."""
-    preset: Preset = "paper"
-    """paper: the paper's sizes. small: for CPUs."""
+    preset: str = "paper"
+    """paper: the paper's sizes. small: for CPUs. For drop also literal: the paper to the letter."""
     seeds: int = 1
     """How many seeds (0, 1, …); they train side by side."""
     steps: int = 100_000
@@ -50,17 +50,15 @@ class Train(Generic[A]):
 
 def train(words: list[str]) -> None:
     use_compilation_cache()
-    algo, preset = (
-        _choice(words, "--algo", "drop", list(ALGORITHMS)),
-        _choice(words, "--preset", "paper", ["paper", "small"]),
-    )
+    algo = _choice(words, "--algo", "drop", list(ALGORITHMS))
+    preset = _choice(words, "--preset", "paper", [*PRESETS, *ALGORITHMS[algo].card.presets])
     kind = ALGORITHMS[algo]
-    default: Any = Train(source=tyro.MISSING, settings=kind.small() if preset == "small" else kind())
+    default: Any = Train(source=tyro.MISSING, settings=kind() if preset == "paper" else getattr(kind, preset)())
     options: Any = parse(Train[kind], "train", words, default)  # type: ignore[valid-type]
     dataset = options.reading.load(options.source)
     path = options.out or default_out(dataset, options.settings)
-    if preset == "paper" and not on_accelerator():
-        print("drop: no accelerator found: on a CPU, `--preset small` trains in minutes", file=sys.stderr)
+    if preset != "small" and not on_accelerator():
+        say("drop: no accelerator found: on a CPU, `--preset small` trains in minutes", error=True)
     already = (path / "config.json").exists() and Run(path).finished
     run = fit(
         dataset,
@@ -73,7 +71,7 @@ def train(words: list[str]) -> None:
         source=options.source,
     )
     done = "was finished already" if already else "is trained"
-    print(f"{run.path} {done} ({run.config.steps:,} updates); play it with: drop evaluate {run.path}")
+    say(f"{run.path} {done} ({run.config.steps:,} updates); play it with: drop evaluate {run.path}")
 
 
 def _choice(words: list[str], option: str, default: str, choices: list[str]) -> str:

@@ -30,7 +30,7 @@ def behavior_sub_tasks(dataset: Dataset, n_sub_tasks: int, at_least: int, seed: 
     returns = (dataset.returns - dataset.returns.mean()) / max(float(dataset.returns.std()), 1e-9)
     weighted_returns = RETURN_WEIGHT * np.sqrt(dataset.action_size) * returns[:, None]
     points = np.concatenate([behavior_signatures(dataset, seed), weighted_returns], axis=1)
-    group = _k_means(points, n_groups, np.random.default_rng(seed))
+    group = k_means(points, n_groups, np.random.default_rng(seed))
     return [members for i in range(n_groups) if (members := np.flatnonzero(group == i)).size]
 
 
@@ -61,7 +61,7 @@ def behavior_signatures(dataset: Dataset, seed: int = 0) -> np.ndarray:
     return np.asarray((left * scale)[:, :COMPONENTS])
 
 
-def _k_means(points: np.ndarray, n_groups: int, rng: np.random.Generator) -> np.ndarray:
+def k_means(points: np.ndarray, n_groups: int, rng: np.random.Generator) -> np.ndarray:
     """The group of each point, from the tightest of several attempts. One attempt may split a group and merge two."""
     from scipy.cluster.vq import kmeans2  # takes half a second, and only this rule needs it
 

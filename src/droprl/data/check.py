@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from droprl.data.dataset import Dataset
+from droprl.environments.ids import ForeignCode, given_by_user
 from droprl.errors import DropError, reason
 
 Bound = float | Sequence[float] | np.ndarray | None
@@ -41,13 +42,15 @@ def from_arrays(
     name: str = "arrays",
     env: str | None = None,
     score_range: tuple[float, float] | None = None,
+    time_limit: int | None = None,
 ) -> Dataset:
     """A dataset from your own arrays: one row for each step, episodes one after another.
 
     `terminals` marks the steps that ended the task. `timeouts` marks the steps after which only the time limit ended
     the episode. Without timeouts, the rows after the last terminal are one episode that was cut short. If you give no
-    bounds and every action lies in [-1, 1], those are the bounds. The arrays are copied: if you change them later, the
-    dataset stays the same.
+    bounds and every action lies in [-1, 1], those are the bounds. `time_limit` is the most steps of an episode when
+    `env` is played; by default the environment decides. The arrays are copied: if you change them later, the dataset
+    stays the same.
     """
     arrays = {
         "observations": observations,
@@ -61,8 +64,9 @@ def from_arrays(
         arrays,
         name,
         name=name,
-        env=env,
+        env=given_by_user(env),
         score_range=score_range,
+        time_limit=time_limit,
         action_low=action_low,
         action_high=action_high,
         copy=True,
@@ -81,6 +85,7 @@ def checked_dataset(
     name: str,
     env: str | None = None,
     score_range: tuple[float, float] | None = None,
+    time_limit: int | None = None,
     action_low: Bound = None,
     action_high: Bound = None,
     row_label: RowLabel = plain_row,
@@ -108,6 +113,7 @@ def checked_dataset(
         name=name,
         env=env,
         score_range=checked_score_range(score_range, where),
+        time_limit=checked_time_limit(time_limit, where),
     )
 
 
@@ -225,7 +231,7 @@ def checked_score_range(score_range: tuple[float, float] | None, where: str) -> 
         return None
     try:
         low, high = (float(number) for number in score_range)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise fault(where, f"score_range is {score_range!r}", "give two numbers: (score 0, score 100)") from error
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise fault(
@@ -234,6 +240,15 @@ def checked_score_range(score_range: tuple[float, float] | None, where: str) -> 
             "reference returns must be finite, the minimum below the maximum",
         )
     return low, high
+
+
+def checked_time_limit(limit: Any, where: str) -> int | None:
+    if limit is None:
+        return None
+    number = np.asarray(limit)
+    if number.shape != () or number.dtype.kind not in "iu" or number < 1:
+        raise fault(where, f"time_limit is {limit!r}", "give the most steps of an episode, a whole number of 1 or more")
+    return int(number)
 
 
 def present_keys(arrays: Mapping[str, Any]) -> list[str]:
@@ -318,7 +333,10 @@ def action_bounds(
         return lows, highs
     lows, highs = np.full(size, -1.0, np.float32), np.full(size, 1.0, np.float32)
     if not fits(lows, highs):
-        from_env = _environment_bounds(env, size)
+        try:
+            from_env = _environment_bounds(env, size)
+        except ForeignCode as error:
+            raise ForeignCode(f"{where}: {error}") from error
         lows, highs = from_env if from_env is not None else (lows, highs)
     return lows, highs
 
@@ -371,6 +389,8 @@ def _environment_bounds(env: str | None, size: int) -> tuple[np.ndarray, np.ndar
         made = make_env(env)
         space = made.action_space
         made.close()
+    except ForeignCode:
+        raise
     except Exception:  # an unknown or broken environment tells us no bounds
         return None
     if not isinstance(space, gymnasium.spaces.Box) or space.shape != (size,) or not space.is_bounded():

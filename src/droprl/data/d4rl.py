@@ -1,6 +1,7 @@
 """Reads and writes D4RL's HDF5 layout: one row for each step, and one episode after another. Other keys are ignored.
 
-Our own file attributes, all optional: `env`, `ref_min_score`, `ref_max_score`, `action_low`, `action_high`.
+Our own file attributes, all optional: `env`, `ref_min_score`, `ref_max_score`, `time_limit`, `action_low`,
+`action_high`.
 A file written here begins with a seal: the checksum of the rest of the file. The seal is in HDF5's user block, which
 other readers skip. HDF5 itself notices little damage. Files from elsewhere have no seal, so only HDF5 checks them.
 """
@@ -8,7 +9,6 @@ other readers skip. HDF5 itself notices little damage. Files from elsewhere have
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,22 +23,21 @@ from droprl.data.check import (
     OPTIONAL_KEYS,
     REQUIRED_KEYS,
     Bound,
+    check_columns,
+    check_shapes,
     checked_dataset,
-    dict_fault,
     fault,
     pixel_fault,
     require_file,
 )
+from droprl.data.claims import check_memory, check_packing
 from droprl.data.dataset import Dataset
-from droprl.data.tasks import find_task
+from droprl.data.hdf5 import attribute, claim_of, own_dataset
+from droprl.data.tasks import find_task, limit_of_data
 from droprl.errors import DropError, reason
 
 HDF5_SUFFIXES = (".hdf5", ".h5")
-_ATTRIBUTES = ("env", "ref_min_score", "ref_max_score", "action_low", "action_high")
-# A damaged header can claim any number of rows, and reading would then fill the memory with zeros. gzip packs at most
-# 1,032 to 1. Small arrays are not checked.
-_LARGEST_PACKING = 1_100
-_NEVER_SUSPECT_BYTES = 64 * 2**20
+_ATTRIBUTES = ("env", "ref_min_score", "ref_max_score", "time_limit", "action_low", "action_high")
 _HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"  # a file without a user block begins with it
 _SEAL_BYTES = 512  # the smallest user block
 _SEAL_WORDS = (b"droprl", b"sha256")  # one of them is enough to see that the file had a seal, if the other is damaged
@@ -50,6 +49,10 @@ def load_d4rl(
     """Read a D4RL file. Arguments overrule the attributes of the file."""
     path = Path(path)
     with opened_d4rl(path, env=env, action_low=action_low, action_high=action_high) as (columns, known):
+        check_columns(columns, str(path))
+        check_shapes(columns, str(path))
+        claims = [claim_of(column) for column in columns.values() if isinstance(column, h5py.Dataset)]
+        check_memory(claims, str(path), f"train from the disk instead: drop data map {path} --out FOLDER")
         arrays = {key: np.asarray(column[()]) for key, column in columns.items()}
     return checked_dataset(arrays, str(path), **known)
 
@@ -65,16 +68,20 @@ def opened_d4rl(
         if not _is_sealed_or_foreign(path):
             raise fault(where, "is damaged or cut short (its checksum differs)", "copy it again, or make it again")
         with h5py.File(path, "r") as file:
-            columns = {key: _column(file, key, where) for key in (*REQUIRED_KEYS, *OPTIONAL_KEYS) if key in file}
-            attributes = {key: file.attrs[key] for key in _ATTRIBUTES if key in file.attrs}
+            columns = {key: _column(file, key, where) for key in (*REQUIRED_KEYS, *OPTIONAL_KEYS) if _has(file, key)}
+            claims = {key: claim_of(column) for key, column in columns.items()}
+            check_packing(claims, path, where)
+            attributes = {key: attribute(file, key, where) for key in _ATTRIBUTES if key in file.attrs}
             if "timeouts" not in columns and "terminals" in columns:
                 columns |= _cut_at_time_limit(columns["terminals"], path.stem)
             if action_low is None and action_high is None:
                 action_low, action_high = attributes.get("action_low"), attributes.get("action_high")
+            named = _text(attributes.get("env"), where)
             known = {
                 "name": path.stem,
-                "env": env if env is not None else _text(attributes.get("env"), where),
+                "env": env if env is not None else named,
                 "score_range": _score_range(attributes, where),
+                "time_limit": limit_of_data(attributes.get("time_limit"), named, env),
                 "action_low": action_low,
                 "action_high": action_high,
             }
@@ -121,7 +128,8 @@ def save_d4rl(dataset: Dataset, path: str | Path) -> None:
     )  # in the same folder, because a rename to another disk is a copy
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with h5py.File(temporary, "w", userblock_size=_SEAL_BYTES) as file:
+        temporary.unlink(missing_ok=True)
+        with h5py.File(temporary, "x", userblock_size=_SEAL_BYTES) as file:
             for key in (*REQUIRED_KEYS, *OPTIONAL_KEYS):
                 if (array := getattr(dataset, key)) is not None:
                     file.create_dataset(key, data=array, compression="gzip", shuffle=True)
@@ -131,6 +139,8 @@ def save_d4rl(dataset: Dataset, path: str | Path) -> None:
                 file.attrs["env"] = np.bytes_(dataset.env.encode())
             if dataset.score_range is not None:
                 file.attrs["ref_min_score"], file.attrs["ref_max_score"] = dataset.score_range
+            if dataset.time_limit is not None:
+                file.attrs["time_limit"] = dataset.time_limit
         with temporary.open("r+b") as written:
             written.write(_seal(written))
             written.flush()
@@ -158,17 +168,14 @@ def _is_sealed_or_foreign(path: Path) -> bool:
         return foreign or block == _seal(file)
 
 
+def _has(file: h5py.File, key: str) -> bool:
+    return file.get(key, getlink=True) is not None  # `key in file` would follow a link
+
+
 def _column(file: h5py.File, key: str, where: str) -> h5py.Dataset:
-    item = file[key]
-    if isinstance(item, h5py.Group):
-        raise dict_fault(key, where)
-    if not isinstance(item, h5py.Dataset) or item.shape is None:
-        raise fault(where, f"{key} is not an array", "store one row for each step under that name")
+    item = own_dataset(file, key, where)
     if key.endswith("observations") and item.ndim >= 3:  # before reading gigabytes of images
         raise pixel_fault(where, item.shape)
-    claimed = math.prod(item.shape) * item.dtype.itemsize
-    if claimed > max(_NEVER_SUSPECT_BYTES, _LARGEST_PACKING * item.id.get_storage_size()):
-        raise fault(where, f"{key} claims shape {item.shape}, far more than is stored", "copy or download it again")
     return item
 
 
@@ -181,7 +188,7 @@ def _score_range(attributes: dict[str, Any], where: str) -> tuple[float, float] 
 def _number(attributes: dict[str, Any], key: str, where: str) -> float:
     try:
         return float(attributes[key])
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise fault(where, f"attribute {key} is not a number", "store it as one number, or remove it") from error
 
 

@@ -10,11 +10,14 @@ from __future__ import annotations
 import hashlib
 import mmap
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+
+from droprl.data.held_files import HeldFiles
 
 BLOCK_ROWS = 2**20  # the number of steps in one block
 
@@ -45,8 +48,12 @@ class Dataset:
     """The Gymnasium id to evaluate in."""
     score_range: tuple[float, float] | None = None
     """D4RL's reference returns: (score 0, score 100)."""
+    time_limit: int | None = None
+    """The most steps of an episode when the task is played; None leaves it to the environment."""
     written_fingerprint: str | None = None
     """The fingerprint of columns on the disk, computed when they were written."""
+    files: HeldFiles | None = None
+    """The files of columns on the disk."""
 
     def __repr__(self) -> str:
         return f"<dataset {self.name}: {self.n_steps:,} steps, {self.n_episodes:,} episodes>"
@@ -123,9 +130,14 @@ class Dataset:
         first = 0
         while first < self.n_episodes:
             fits = int(np.searchsorted(self.bounds, self.bounds[first] + BLOCK_ROWS, side="right")) - 1
-            yield slice(first, max(fits, first + 1))
+            with self.reading():
+                yield slice(first, max(fits, first + 1))
             self.release()
             first = max(fits, first + 1)
+
+    def reading(self) -> AbstractContextManager[None]:
+        """Around a block of reads: columns on the disk that another program changes are an error."""
+        return nullcontext() if self.files is None else self.files.reading()
 
     def release(self) -> None:
         release(self.observations, self.actions, self.rewards, self.next_observations)
@@ -135,8 +147,9 @@ class Dataset:
         if not self.on_disk:
             return self
         keys = ("observations", "actions", "rewards", "terminals", "timeouts", "next_observations")
-        read: dict[str, Any] = {key: np.array(column) for key in keys if (column := getattr(self, key)) is not None}
-        return replace(self, **read)
+        with self.reading():
+            read: dict[str, Any] = {key: np.array(column) for key in keys if (column := getattr(self, key)) is not None}
+        return replace(self, **read, files=None)
 
     @cached_property
     def fingerprint(self) -> str:

@@ -1,4 +1,4 @@
-"""A summary of a dataset in plain numbers: sizes, returns, and how each rule would cut it into sub-tasks.
+"""A summary of a dataset in plain numbers: sizes, returns, the sub-tasks by each rule, and what F-BC would clone.
 
 The numbers of sub-tasks are the defaults of training.
 """
@@ -10,6 +10,7 @@ from typing import get_args
 
 import numpy as np
 
+from droprl.data.best import BEST_RULE, best_episodes, best_fraction
 from droprl.data.dataset import Dataset
 from droprl.data.decompose import Rule, decompose
 from droprl.data.tasks import equal_sub_tasks
@@ -62,10 +63,15 @@ class Description:
     returns: Spread
     score_range: tuple[float, float] | None
     scores: Spread | None  # D4RL-normalised, if the reference returns are known
+    time_limit: int | None  # the most steps of an episode when the task is played; None: the environment's own
     sub_tasks_asked: int  # N
     trajectories_asked: int  # M
     sub_tasks_origin: str
     cuts: tuple[Cut, ...]
+    best_fraction: float  # the share of trajectories that F-BC clones
+    best_trajectories: int
+    best_steps: int
+    best_rule: str
     histogram_edges: tuple[float, ...]
     histogram_counts: tuple[int, ...]
     fingerprint: str
@@ -77,6 +83,8 @@ def describe(dataset: Dataset, seed: int = 0) -> Description:
     scores = dataset.scores(returns)
     preset = equal_sub_tasks(dataset.n_episodes)
     counts, edges = _histogram(returns)
+    fraction = best_fraction(dataset)
+    best = best_episodes(dataset, fraction)
     return Description(
         name=dataset.name,
         env=dataset.env,
@@ -93,6 +101,7 @@ def describe(dataset: Dataset, seed: int = 0) -> Description:
         lengths=_spread(dataset.lengths),
         returns=_spread(returns),
         score_range=dataset.score_range,
+        time_limit=dataset.time_limit,
         scores=None if scores is None else _spread(scores),
         sub_tasks_asked=preset.n_sub_tasks,
         trajectories_asked=preset.trajectories_per_sub_task,
@@ -100,6 +109,10 @@ def describe(dataset: Dataset, seed: int = 0) -> Description:
         cuts=tuple(
             _cut(returns, rule, preset.n_sub_tasks, preset.trajectories_per_sub_task, seed) for rule in get_args(Rule)
         ),
+        best_fraction=fraction,
+        best_trajectories=len(best),
+        best_steps=int(dataset.lengths[best].sum()),
+        best_rule=BEST_RULE,
         histogram_edges=tuple(float(edge) for edge in edges),
         histogram_counts=tuple(int(count) for count in counts),
         fingerprint=dataset.fingerprint,

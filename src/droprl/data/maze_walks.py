@@ -73,6 +73,7 @@ def make_maze_dataset(
         name=name,
         env=task.env,
         score_range=task.score_range,
+        time_limit=maze.time_limit,
     )
 
 
@@ -133,12 +134,13 @@ class Walk:
     observations: np.ndarray  # (T + 1, 4) float32
     actions: np.ndarray  # (T, 2) float32
     rewards: np.ndarray  # (T,) float32
+    arrived: bool = False  # the task ended; otherwise the time limit was reached
 
 
 def walk(env: Maze2DEnv, walker: Walker, plans: dict[Cell, dict[Cell, Cell]], rng: np.random.Generator) -> Walk:
     """One episode, up to the time limit. `plans` holds `plan(maze, target)` for every target."""
     maze, n_steps = env.maze, env.maze.time_limit
-    noise = _lasting_noise(walker.noise, n_steps, rng)
+    noise = lasting_noise(walker.noise, n_steps, rng)
     observations = np.empty((n_steps + 1, 4), dtype=np.float32)
     actions = np.empty((n_steps, 2), dtype=np.float32)
     rewards = np.empty(n_steps, dtype=np.float32)
@@ -169,7 +171,7 @@ def walk(env: Maze2DEnv, walker: Walker, plans: dict[Cell, dict[Cell, Cell]], rn
     return Walk(observations, actions, rewards)
 
 
-def _lasting_noise(scale: float, n_steps: int, rng: np.random.Generator) -> list[list[float]]:
+def lasting_noise(scale: float, n_steps: int, rng: np.random.Generator) -> list[list[float]]:
     """Noise that lasts about ten steps. The ball is too heavy to react to noise that is new in every step."""
     memory = 0.9
     noise = rng.normal(0.0, scale, (n_steps, 2))

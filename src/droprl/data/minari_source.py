@@ -5,9 +5,12 @@ A Minari episode of T steps holds T + 1 observations, so the observation after t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 
 from droprl.data.check import (
@@ -19,12 +22,20 @@ from droprl.data.check import (
     flags,
     numbers,
     pixel_fault,
+    require_file,
 )
+from droprl.data.claims import check_memory, check_packing
 from droprl.data.dataset import Dataset
+from droprl.data.hdf5 import claims_in
+from droprl.data.tasks import limit_of_data
 from droprl.errors import DropError, reason
+from droprl.files.plain import check_folder
+from droprl.files.seals import parse_json, read_json
 
 # A Box with ± the largest float as bounds means "no bounds", like ± infinity.
 _UNBOUNDED = 1e18
+MOST_NUMBERS = 2**24  # of an observation, pixels too
+_AGAIN = "download it again, or record it again with a Minari of today"
 
 
 def load_minari(
@@ -43,7 +54,13 @@ def load_minari(
             dataset_id, "no such file; if this is a Minari id, Minari is not installed", "pip install 'droprl[minari]'"
         ) from error
     try:
-        source = minari.load_dataset(dataset_id, download=download)
+        folder = Path(minari.storage.get_dataset_path(dataset_id)) / "data"
+        if download and not folder.exists():
+            minari.download_dataset(dataset_id)
+        if not folder.exists():
+            raise FileNotFoundError(folder)
+        _check_files(folder)
+        source = minari.load_dataset(dataset_id)
         _refuse_spaces(source.observation_space, source.action_space, dataset_id)
         stored = list(source.iterate_episodes())  # all at once: an error in between would leave the file open
         metadata = dict(source.storage.metadata)
@@ -68,16 +85,53 @@ def load_minari(
     if action_low is None and action_high is None:
         action_low, action_high = _box_bounds(source.action_space)
     starts = np.cumsum([0, *(len(episode["rewards"]) for episode in episodes)])
+    named, limit = (env_spec.id, env_spec.max_episode_steps) if env_spec is not None else (None, None)
     return checked_dataset(
         _joined(episodes, dataset_id),
         dataset_id,
         name=dataset_id,
-        env=env if env is not None else (env_spec.id if env_spec is not None else None),
+        env=env if env is not None else named,
+        time_limit=limit_of_data(limit, named, env),
         score_range=_score_range(metadata, dataset_id),
         action_low=action_low,
         action_high=action_high,
         row_label=lambda row: _row_label(row, starts),
     )
+
+
+def _check_files(folder: Path) -> None:
+    """Refuse what Minari would follow or believe: links, sizes, and an environment that the file tells it to make."""
+    check_folder(folder, file_links=False)
+    described, main = folder / "metadata.json", folder / "main_data.hdf5"
+    metadata = read_json(described, _AGAIN, infinity=True)
+    if not isinstance(metadata, dict):
+        raise fault(str(described), "holds no settings", _AGAIN)
+    if metadata.get("data_format", "hdf5") != "hdf5":
+        what = f"the data is stored as {metadata['data_format']!r}"
+        raise fault(str(described), what, "record it with Minari's data_format='hdf5'")
+    for name in ("observation_space", "action_space"):  # without them, Minari calls the entry point that the file names
+        if not isinstance(metadata.get(name), str):
+            raise fault(str(described), f"has no {name}", _AGAIN)
+        _check_space(parse_json(metadata[name], infinity=True), name, str(described))
+    require_file(main)
+    with h5py.File(main, "r") as file:
+        claims = claims_in(file, str(main))
+        n_episodes = metadata.get("total_episodes")
+        if not isinstance(n_episodes, int) or n_episodes > len(file):
+            raise fault(str(described), f"claims {n_episodes!r} episodes, but {len(file)} are there", _AGAIN)
+    check_packing(claims, main, str(main))
+    check_memory(claims.values(), str(main), "use a machine with more memory")
+
+
+def _check_space(content: Any, name: str, where: str) -> None:
+    """Refuse a space whose shape has far more numbers than any task."""
+    parts = content.values() if isinstance(content, dict) else content if isinstance(content, list) else ()
+    shape = content.get("shape", []) if isinstance(content, dict) else []
+    if not isinstance(shape, list) or not all(isinstance(n, int) for n in shape) or math.prod(shape) > MOST_NUMBERS:
+        raise fault(where, f"{name} has shape {shape!r}", _AGAIN)
+    for part in parts:
+        if isinstance(part, dict | list):
+            _check_space(part, name, where)
 
 
 def _unknown(dataset_id: str) -> DropError:
@@ -167,7 +221,7 @@ def _score_range(metadata: Mapping[str, Any], where: str) -> tuple[float, float]
         return None
     try:
         return float(low), float(high)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise fault(where, "ref_min_score and ref_max_score are not numbers", "store them as numbers") from error
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +26,7 @@ from droprl.data.check import (
     pixel_fault,
     require_file,
 )
+from droprl.data.claims import Claim, check_bound, check_kind, check_memory, check_packing, check_rows
 from droprl.data.dataset import Dataset
 from droprl.errors import DropError, reason
 
@@ -73,29 +74,63 @@ def load_npz(
 
 
 def _read(path: Path, where: str) -> dict[str, np.ndarray]:
-    """The arrays of the known keys. `allow_pickle=False`: reading a file from elsewhere must not run code from it."""
+    """The arrays of the known keys. All headers are checked before any array is read, and no code is run: pickles are
+    refused."""
     require_file(path)
     key = ""
     try:
-        loaded = np.load(path, allow_pickle=False)
-        if not isinstance(loaded, np.lib.npyio.NpzFile):
-            raise fault(where, "is not an .npz archive", "save it with numpy.savez_compressed")
-        with loaded as file:
-            arrays = {}
+        with path.open("rb") as file:
+            if file.read(2) != b"PK":
+                raise fault(where, "is not an .npz archive", "save it with numpy.savez_compressed")
+        with zipfile.ZipFile(path) as archive:
+            names, claims = set(archive.namelist()), dict[str, Claim]()
             for key in (*REQUIRED_KEYS, *OPTIONAL_KEYS, *_BOUND_KEYS, *_OGBENCH_KEYS):
-                if key in file.files:
-                    arrays[key] = file[key]
+                if f"{key}.npy" in names:
+                    claims[key] = _claim(archive, key, where)
+            key = ""
+            _check_claims(claims, path, where)
+            arrays = {}
+            for key in claims:
+                with archive.open(f"{key}.npy") as member:
+                    arrays[key] = np.lib.format.read_array(member, allow_pickle=False)
             key = ""
             _refuse_hidden(path)
             return arrays
     except DropError:
         raise
     except Exception as error:  # a damaged archive can raise any error: BadZipFile, ValueError, zlib.error, ...
-        if "allow_pickle" in str(error):
-            what = f"{key} holds Python objects, which may not be read" if key else "is not an .npz archive"
-            raise fault(where, what, "save plain number arrays with numpy.savez_compressed") from error
         part = f"{key} " if key else ""
         raise fault(where, f"{part}is damaged or cut short ({reason(error)})", "copy or download it again") from error
+
+
+def _claim(archive: zipfile.ZipFile, key: str, where: str) -> Claim:
+    """What the header of an array says. Its size must be that of the array in the archive's list of contents."""
+    info = archive.getinfo(f"{key}.npy")
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise fault(where, f"{key} is packed in a way that NumPy does not use", "save it with numpy.savez_compressed")
+    with archive.open(info) as file:
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(file)
+        if dtype.hasobject:
+            remedy = "save plain number arrays with numpy.savez_compressed"
+            raise fault(where, f"{key} holds Python objects, which may not be read", remedy)
+        check_kind(key, dtype, where)
+        claim = Claim(shape, dtype)
+        if file.tell() + claim.n_bytes != info.file_size:
+            raise ValueError(
+                f"its header claims {claim.n_bytes:,} bytes, but {info.file_size - file.tell():,} are there"
+            )
+        return claim
+
+
+def _check_claims(claims: Mapping[str, Claim], path: Path, where: str) -> None:
+    for key in _BOUND_KEYS:
+        if key in claims:
+            check_bound(key, claims[key], where)
+    check_rows({key: claim for key, claim in claims.items() if key not in _BOUND_KEYS}, where)
+    check_packing(claims, path, where)
+    check_memory(claims.values(), where, "split it, or use a machine with more memory")
 
 
 def _refuse_hidden(path: Path) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +24,7 @@ from droprl.data.check import (
     check_shapes,
     checked_rows,
     checked_score_range,
+    checked_time_limit,
     clipped_actions,
     fault,
     no_end_fault,
@@ -32,7 +32,11 @@ from droprl.data.check import (
     outside,
 )
 from droprl.data.dataset import BLOCK_ROWS, Dataset, release
+from droprl.data.held_files import HeldFiles
+from droprl.data.tasks import limit_of_data
 from droprl.errors import reason
+from droprl.files.durable import sync_folder
+from droprl.files.plain import check_folder, clear, fresh
 from droprl.files.seals import read_sealed, sealed
 
 DESCRIPTION = "dataset.json"
@@ -52,15 +56,28 @@ def load_on_disk(folder: Path, *, env: str | None = None) -> Dataset:
     where = str(folder)
     if not (folder / DESCRIPTION).exists():
         raise fault(where, f"has no {DESCRIPTION}, so its columns were never checked", f"drop data map {where} --out …")
+    check_folder(folder)
     known = read_sealed(folder / DESCRIPTION, REMAKE)
     sums = known["sha256"] if isinstance(known.get("sha256"), dict) else {}
-    for path in (folder / _file(key) for key in _keys(bool(known.get("next_observations")))):
+    files = _held(folder, known)
+    for path in _paths(folder, known):
         if _digest(path) != sums.get(path.name):
             raise fault(str(path), "is damaged or cut short (its checksum differs)", REMAKE)
-    return _described(folder, known, env)
+    return _described(folder, known, files, env)
 
 
-def _described(folder: Path, known: dict[str, Any], env: str | None = None) -> Dataset:
+def _paths(folder: Path, known: dict[str, Any]) -> list[Path]:
+    return [folder / _file(key) for key in _keys(bool(known.get("next_observations")))]
+
+
+def _held(folder: Path, known: dict[str, Any]) -> HeldFiles:
+    try:
+        return HeldFiles(_paths(folder, known))
+    except OSError as error:
+        raise fault(str(error.filename), f"cannot be read ({reason(error)})", REMAKE) from error
+
+
+def _described(folder: Path, known: dict[str, Any], files: HeldFiles, env: str | None = None) -> Dataset:
     """The dataset, from its description and the headers of the files."""
     where = str(folder)
     try:
@@ -73,8 +90,14 @@ def _described(folder: Path, known: dict[str, Any], env: str | None = None) -> D
         score_range = checked_score_range(known["score_range"], where)
         name, fingerprint = str(known["name"]), str(known["fingerprint"])
         task = env if env is not None else known["env"]
-    except (KeyError, TypeError, ValueError) as error:
+        if not isinstance(task, str | None):
+            raise ValueError(f"env is {task!r}, not text")
+        time_limit = checked_time_limit(limit_of_data(known.get("time_limit"), known["env"], env), where)
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise fault(f"{where}/{DESCRIPTION}", f"is damaged ({reason(error)})", REMAKE) from error
+    if not files.are_still_there():
+        raise fault(where, "was changed while it was opened", "run the same command again")
+    files.check()
     return Dataset(
         **{"next_observations": None} | columns,
         action_low=low,
@@ -82,7 +105,9 @@ def _described(folder: Path, known: dict[str, Any], env: str | None = None) -> D
         name=name,
         env=task,
         score_range=score_range,
+        time_limit=time_limit,
         written_fingerprint=fingerprint,
+        files=files,
     )
 
 
@@ -110,6 +135,7 @@ def _opened(path: Path, remedy: str) -> np.ndarray:
 @contextmanager
 def opened_columns(folder: Path) -> Iterator[dict[str, np.ndarray]]:
     """The user's own columns, not yet checked: D4RL's keys as `.npy` files in a folder."""
+    check_folder(folder, file_links=False)
     paths = {key: folder / _file(key) for key in (*REQUIRED_KEYS, *OPTIONAL_KEYS)}
     remedy = "save plain number arrays with numpy.save"
     yield {key: _opened(path, remedy) for key, path in paths.items() if path.exists()}
@@ -123,6 +149,7 @@ def write_on_disk(
     name: str,
     env: str | None = None,
     score_range: tuple[float, float] | None = None,
+    time_limit: int | None = None,
     action_low: Bound = None,
     action_high: Bound = None,
     progress: Progress = lambda done, total: None,
@@ -147,6 +174,7 @@ def write_on_disk(
         "name": name,
         "env": env,
         "score_range": checked_score_range(score_range, where),
+        "time_limit": checked_time_limit(time_limit, where),
         "action_low": low.tolist(),
         "action_high": high.tolist(),
         "n_steps": total,
@@ -154,23 +182,25 @@ def write_on_disk(
     }
     partial = out.with_name(f".partial-{out.name}")
     try:
-        shutil.rmtree(partial, ignore_errors=True)
+        clear(partial)
         partial.mkdir(parents=True)
         _write_columns(columns, partial, where, low, high, progress)
         written: dict[str, Any] = {key: _mapped(partial, key, total) for key in _keys("next_observations" in columns)}
         dataset = Dataset(**{"next_observations": None} | written, action_low=low, action_high=high, name=name)
         known["fingerprint"] = dataset.fingerprint
         known["sha256"] = {_file(key): _digest(partial / _file(key)) for key in written}
-        with open(partial / DESCRIPTION, "wb") as file:
+        with fresh(partial / DESCRIPTION) as file:
             file.write(sealed(known))
             file.flush()
             os.fsync(file.fileno())
+        sync_folder(partial)
         os.replace(partial, out)
     except OSError as error:
         raise fault(str(out), f"cannot be written ({reason(error)})", "check the folder and the space left") from error
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
-    return _described(out, known)
+        clear(partial)
+    sync_folder(out.parent)
+    return _described(out, known, _held(out, known))
 
 
 def _write_columns(
@@ -180,7 +210,7 @@ def _write_columns(
     files = {}
     try:
         for key in _keys("next_observations" in columns):
-            files[key] = open(folder / _file(key), "wb")  # noqa: SIM115 - closed below
+            files[key] = fresh(folder / _file(key))
             _write_header(files[key], key, (total, *columns[key].shape[1:]) if key in columns else (total,))
         for block in _blocks(total):
             progress(block.start, total)

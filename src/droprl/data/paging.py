@@ -27,12 +27,14 @@ def in_pieces(dataset: Dataset, look_up: Callable[[Tree], Tree], places: Tree) -
     """`look_up(places)`. The places are arrays of one shape. If the columns exceed the limit, work in pieces."""
     limit = mapped_limit()
     if dataset.n_bytes <= limit:
-        return look_up(places)
+        with dataset.reading():
+            return look_up(places)
     shape = jax.tree.leaves(places)[0].shape
     size, flat, parts = max(1, limit // STEP_BYTES), jax.tree.map(np.ravel, places), []
     for begin in range(0, math.prod(shape), size):
         piece = slice(begin, begin + size)
-        parts.append(look_up(jax.tree.map(lambda leaf, piece=piece: leaf[piece], flat)))
+        with dataset.reading():
+            parts.append(look_up(jax.tree.map(lambda leaf, piece=piece: leaf[piece], flat)))
         if _mapped_bytes() > limit:
             dataset.release()
     return jax.tree.map(lambda *found: np.concatenate(found).reshape(*shape, *found[0].shape[1:]), *parts)

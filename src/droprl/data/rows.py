@@ -34,6 +34,7 @@ class Target(NamedTuple):
     next_action: Column  # a'
     next_action_known: Column | None  # False after a timeout: no a' is logged there. None: known wherever needed
     has_target: Column  # 1.0, or 0.0 if the data shows no successor
+    fold: Column | None = None  # 0 or 1: the half of the trajectories that the step is in. None: not asked for
 
 
 class Rows(Protocol):
@@ -97,6 +98,7 @@ class Recipe:
     discount: float  # γ, of targets and of returns to go
     targets: TargetRule | None = None  # None: rows have no targets
     episodes: bool = False  # whether rows know their episode and their return to go
+    folds: bool = False  # whether rows know their half of the trajectories
 
 
 def device_rows(dataset: Dataset, recipe: Recipe, episodes: np.ndarray | None = None) -> DeviceRows:
@@ -139,6 +141,7 @@ def host_rows(dataset: Dataset, recipe: Recipe, episodes: np.ndarray | None = No
         returns_to_go=_returns_to_go(dataset, recipe) if recipe.episodes else None,
         episodes=episodes,
         begins=begins,
+        folds=halves(dataset) if recipe.folds else None,
     )
 
 
@@ -159,6 +162,7 @@ class TargetColumns(NamedTuple):
     next_action: Column  # (T,) row of `actions`
     next_action_known: Column | None
     has_target: Column  # (T,)
+    fold: Column | None = None  # (T,)
 
 
 class EpisodeColumns(NamedTuple):
@@ -198,6 +202,7 @@ class DeviceRows(NamedTuple):
             next_action=self.actions[columns.next_action[row]],
             next_action_known=None if columns.next_action_known is None else columns.next_action_known[row],
             has_target=columns.has_target[row],
+            fold=None if columns.fold is None else columns.fold[row],
         )
 
     def episode(self, row: Column) -> tuple[Column, Column]:
@@ -224,6 +229,7 @@ class HostRows:
     returns_to_go: np.ndarray | None  # (T,)
     episodes: np.ndarray | None  # the episodes to draw from, in this order; None: all
     begins: np.ndarray | None  # the place at which each of these episodes begins
+    folds: np.ndarray | None = None  # (E,) the half of each episode
 
     def at(self, place: Column) -> Column:
         if self.episodes is None or self.begins is None:
@@ -256,6 +262,7 @@ class HostRows:
             next_action=self.action(np.where(targets.past_end, row, ahead)),
             next_action_known=None if dataset.next_observations is None else ~targets.past_end,
             has_target=targets.known.astype(np.float32),
+            fold=None if self.folds is None else self.folds[self._episode(row)],
         )
 
     def episode(self, row: Column) -> tuple[Column, Column]:
@@ -307,8 +314,16 @@ def _target_columns(dataset: Dataset, recipe: Recipe, rule: TargetRule) -> tuple
         # Without `next_observations` no target reaches past an episode's last row, whose action is logged.
         next_action_known=None if dataset.next_observations is None else ~targets.past_end,
         has_target=targets.known.astype(np.float32),
+        fold=np.repeat(halves(dataset), dataset.lengths) if recipe.folds else None,
     )
     return columns, unseen
+
+
+def halves(dataset: Dataset) -> np.ndarray:
+    """(E,) 0 or 1: every second trajectory in the order of returns, so that both halves have like returns."""
+    half = np.zeros(dataset.n_episodes, np.int32)
+    half[np.argsort(-dataset.returns, kind="stable")[1::2]] = 1
+    return half
 
 
 def _bootstraps(targets: Targets) -> np.ndarray:

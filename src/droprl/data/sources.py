@@ -20,7 +20,8 @@ from droprl.data.dataset import Dataset
 from droprl.data.minari_source import load_minari
 from droprl.data.npz import load_npz
 from droprl.data.on_disk import DESCRIPTION, Progress, is_on_disk, load_on_disk, opened_columns, write_on_disk
-from droprl.data.tasks import find_task
+from droprl.data.tasks import find_task, known_time_limit
+from droprl.environments.ids import given_by_user
 
 _MINARI_ID = re.compile(r"[-\w]+(/[-\w]+)*-v\d+")
 _KINDS = (
@@ -45,6 +46,9 @@ class SourceOptions:
     """The actions' lower bounds, if the data does not give them: one number, or one for each dimension."""
     action_high: float | Sequence[float] | None = None
     """The actions' upper bounds, in the same form."""
+
+    def __post_init__(self) -> None:
+        given_by_user(self.env)
 
     def load(self, source: str | os.PathLike[str]) -> Dataset:
         text = os.fspath(source)
@@ -105,6 +109,7 @@ def map_dataset(
         name=dataset.name,
         env=dataset.env,
         score_range=dataset.score_range,
+        time_limit=dataset.time_limit,
         action_low=dataset.action_low,
         action_high=dataset.action_high,
         progress=progress,
@@ -112,7 +117,9 @@ def map_dataset(
 
 
 def _with_task(dataset: Dataset) -> Dataset:
-    """Fill in the task's environment and reference returns by the dataset's name, if the source has none."""
+    """Fill in what the source lacks of its task by the dataset's name: environment, reference returns, time limit."""
+    if dataset.time_limit is None:
+        dataset = dataclasses.replace(dataset, time_limit=known_time_limit(dataset.name, dataset.env))
     task = find_task(dataset.name)
     if task is None:
         return dataset
@@ -151,6 +158,7 @@ def join_datasets(parts: Sequence[Dataset]) -> Dataset:
         name=joined_name([part.name for part in parts]),
         env=next((part.env for part in parts if part.env is not None), None),
         score_range=next((part.score_range for part in parts if part.score_range is not None), None),
+        time_limit=next((part.time_limit for part in parts if part.time_limit is not None), None),
     )
 
 
@@ -226,7 +234,7 @@ def _check_joinable(first: Dataset, part: Dataset) -> None:
                 f"{key} of {first.name} and {part.name} differ",
                 "pass --action-low/--action-high (action_low=, action_high= in Python) for all parts",
             )
-    for key in ("env", "score_range"):
+    for key in ("env", "score_range", "time_limit"):
         ours, theirs = getattr(first, key), getattr(part, key)
         if ours is not None and theirs is not None and ours != theirs:
             raise fault(where, f"{key} is {ours} in {first.name} but {theirs} in {part.name}", "join data of one task")

@@ -12,9 +12,10 @@ import re
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import TypedDict
+from typing import Any, TypedDict
 
 SUB_TASKS = 10  # N for any data, unless the user asks for the paper's table
+FEWEST_STEPS = 10_000  # in a sub-task
 EMBEDDING_SIZE = 5  # throughout the paper's table
 # For data that the paper's table does not fit: its own N for several mixed-quality sets.
 UNLISTED_SUB_TASKS = 50
@@ -86,9 +87,29 @@ def find_task(name: str) -> Task | None:
     return Task(known, env, (low, high), reference["time_limit"], caveat)
 
 
-def equal_sub_tasks(n_episodes: int) -> SubTaskPreset:
-    """N sub-tasks of equal size, not tuned to a dataset. Fewer than N trajectories are left out."""
+def known_time_limit(name: str, env: str | None) -> int | None:
+    """The task's time limit by the name of a dataset, or of several joined with `+`. None if `env` is another task.
+
+    An environment may have a limit of its own: D4RL's pen lasts 100 steps, and AdroitHandPen-v1 lasts 200.
+    """
+    tasks = [find_task(part) for part in name.split("+")]
+    limits = {task.time_limit if task is not None and env in (None, task.env) else None for task in tasks}
+    return limits.pop() if len(limits) == 1 else None
+
+
+def limit_of_data(limit: Any, named: str | None, asked: str | None) -> Any:
+    """The limit that data states, if the task that is asked for is the one that the data names."""
+    return limit if asked is None or named in (None, asked) else None
+
+
+def equal_sub_tasks(n_episodes: int, n_steps: int | None = None) -> SubTaskPreset:
+    """N sub-tasks of equal size, not tuned to a dataset. Fewer than N trajectories are left out.
+
+    With `n_steps`, a sub-task has at least `FEWEST_STEPS` steps: fewer cannot be cloned well.
+    """
     n = min(SUB_TASKS, n_episodes)
+    if n_steps is not None:
+        n = max(1, min(n, n_steps // FEWEST_STEPS))
     return SubTaskPreset(n, n_episodes // n, EMBEDDING_SIZE, f"{n} sub-tasks of equal size")
 
 

@@ -1,7 +1,7 @@
 """Single steps of the data: the draw, the batch, and `prepare`, which makes a dataset ready for both.
 
-If the data is cut into sub-tasks, a sub-task is drawn uniformly, then a step inside it (Algorithm 1). If not, steps are
-drawn uniformly.
+If the data is cut into sub-tasks, a sub-task is drawn, then a step inside it (Algorithm 1). If not, steps are drawn
+uniformly.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from droprl.data.decompose import SubTasks, sub_task_returns
 from droprl.data.rewards import Rewards
 from droprl.data.rows import Column, Recipe, Rows, TargetRule, host_rows, rows_of
 from droprl.data.scaling import Scaling, fit_scaling
-from droprl.errors import DropError
+from droprl.errors import DropError, require
 
 PROBE_STEPS = 1024
 PROBE_STARTS = 16
@@ -38,6 +38,7 @@ class Batch(NamedTuple):
     next_action: Array  # a'
     next_action_known: Array | None  # False after a timeout: no a' is logged there. None: known wherever needed
     has_target: Array  # 1.0, or 0.0 if the data shows no successor: a step to clone, but without a target
+    fold: Any = None  # 0 or 1: the half of the trajectories that the step is in. None: not asked for
 
 
 class Places(NamedTuple):
@@ -65,6 +66,7 @@ class Groups(NamedTuple):
 
     begin: Column  # (N,) the place at which each sub-task begins
     size: Column  # (N,) the number of steps of each sub-task
+    top_share: Any = None  # how often the first is drawn. None: as often as any other
 
 
 class Transitions(NamedTuple):
@@ -74,12 +76,17 @@ class Transitions(NamedTuple):
     groups: Groups | None = None
 
     def draw(self, key: jax.Array, size: int) -> Places:
-        """Algorithm 1, line 4: D_n ~ D_[N] uniformly, then a step inside it uniformly."""
+        """Algorithm 1, line 4: D_n ~ D_[N], then a step inside it uniformly."""
         sub_task_key, step_key = jax.random.split(key)
         if self.groups is None:
             return Places(jax.random.randint(step_key, (size,), 0, self.rows.n_places))
         sizes = jnp.asarray(self.groups.size)
-        sub_task = jax.random.randint(sub_task_key, (size,), 0, len(sizes))
+        if self.groups.top_share is None or len(sizes) == 1:
+            sub_task = jax.random.randint(sub_task_key, (size,), 0, len(sizes))
+        else:
+            other_key, top_key = jax.random.split(sub_task_key)
+            other = jax.random.randint(other_key, (size,), 1, len(sizes))
+            sub_task = jnp.where(jax.random.bernoulli(top_key, self.groups.top_share, (size,)), 0, other)
         return Places(jax.random.randint(step_key, (size,), 0, sizes[sub_task]), sub_task)
 
     def gather(self, places: Places) -> Batch:
@@ -142,6 +149,9 @@ class Spec:
     action_size: int
     n_sub_tasks: int | None = None
 
+    def __post_init__(self) -> None:
+        require(self, "at least 1", "observation_size", "action_size", "n_sub_tasks")
+
     def to_json(self) -> dict[str, int]:
         """Without sub-tasks, the key `n_sub_tasks` is missing."""
         return {name: size for name, size in asdict(self).items() if size is not None}
@@ -187,27 +197,30 @@ def prepare(
     normalize_observations: bool = True,
     rewards: Rewards | None = None,
     outcomes: Callable[[Dataset], np.ndarray] | None = None,
+    top_share: float | None = None,
+    folds: bool = False,
 ) -> Prepared[Transitions]:
     """Scales, successors and n-step targets of the data's single steps.
 
     For data in memory, all of this is computed here, once. For data on the disk, it is computed for every batch.
     Steps are drawn from the sub-tasks, or from these `episodes`, or from all. The default of `rewards` is `Rewards()`.
     `outcomes` gives a number for each step, which replaces its reward: an input of the policy, not a target.
+    `top_share` is how often the first sub-task is drawn. With `folds`, steps know their half of the trajectories.
     """
     treatment = (rewards or Rewards()).treatment(dataset, discount)
     rule = TargetRule(td_steps, td_lambda, outcomes)
-    recipe = Recipe(fit_scaling(dataset, normalize_observations), treatment, discount, rule)
+    recipe = Recipe(fit_scaling(dataset, normalize_observations), treatment, discount, rule, folds=folds)
     drawn_from, groups = episodes, None
     if sub_tasks is not None:
         drawn_from = np.concatenate(sub_tasks)
         sizes = np.array([dataset.lengths[part].sum() for part in sub_tasks], np.int32)
-        groups = Groups(np.concatenate([[0], np.cumsum(sizes)[:-1]]), sizes)
+        groups = Groups(np.concatenate([[0], np.cumsum(sizes)[:-1]]), sizes, top_share)
     to_the_end = replace(recipe, targets=TargetRule(None, None, outcomes))
     monte_carlo = Transitions(
         host_rows(dataset, to_the_end, drawn_from), groups
     )  # read from the host, because they are few
     if groups is not None and not dataset.on_disk:
-        groups = Groups(*(jnp.asarray(column, jnp.int32) for column in groups))
+        groups = groups._replace(begin=jnp.asarray(groups.begin, jnp.int32), size=jnp.asarray(groups.size, jnp.int32))
     return Prepared(
         spec=Spec(dataset.observation_size, dataset.action_size, None if sub_tasks is None else len(sub_tasks)),
         recipe=recipe,

@@ -13,26 +13,35 @@ from typing import Any
 import gymnasium
 import mujoco
 
+from droprl.environments.ids import check_id
 from droprl.errors import DropError
 
 ROBOTICS = ("Adroit", "AntMaze", "PointMaze", "Fetch", "Hand", "FrankaKitchen")
 _one_at_a_time = threading.RLock()
 
 
-def make_env(env_id: str, **options: Any) -> gymnasium.Env[Any, Any]:
-    """The environment with this id, or a DropError that says what is missing."""
+def make_env(env_id: str, time_limit: int | None = None, **options: Any) -> gymnasium.Env[Any, Any]:
+    """The environment with this id, or a DropError that says what is missing. No other code calls `gymnasium.make`.
+
+    An episode lasts `time_limit` steps at most. Without a limit, it is the environment's own.
+    """
+    check_id(env_id)
+    if time_limit is not None and time_limit < 1:
+        raise DropError(f"{env_id}: its time limit is {time_limit}: an episode lasts at least one step")
     with _quiet():
         try:
             if env_id.startswith("droprl/"):
+                from droprl.environments.gates import register_gates
                 from droprl.environments.mazes import register_antmazes, register_mazes
 
                 register_mazes()
                 register_antmazes()
+                register_gates(env_id)
             elif _is_robotics(env_id):
                 import gymnasium_robotics
 
                 gymnasium.register_envs(gymnasium_robotics)
-            return gymnasium.make(env_id, **options)
+            return gymnasium.make(env_id, max_episode_steps=time_limit, **options)
         except ImportError as error:
             remedy = "pip install 'droprl[robotics]'" if _is_robotics(env_id) else f"install {error.name}"
             raise DropError(f"{env_id}: needs {error.name}, which is not installed: {remedy}") from error

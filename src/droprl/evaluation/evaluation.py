@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 import re
-import sys
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TimeRemainingColumn
 
 from droprl.adapt import InferenceRule
 from droprl.compiler import on_accelerator
 from droprl.data.dataset import normalized_scores
-from droprl.data.tasks import find_task
-from droprl.errors import DropError
+from droprl.data.tasks import find_task, limit_of_data
+from droprl.environments.ids import given_by_user
+from droprl.errors import DropError, SettingError
 from droprl.evaluation.statistics import bootstrap_interval, iqm
 from droprl.files.locks import locked
-from droprl.files.seals import read_json
-from droprl.files.storage import TEMPORARY, write_json
+from droprl.files.seals import read_marked, sealed
+from droprl.files.settings import from_dict
+from droprl.files.storage import TEMPORARY, write_bytes
 from droprl.loaded import LoadedPolicy, Origin, load_policy, policy_of_run
 from droprl.rollout import EnvMaker, Rollout, env_maker, rollouts, seconds_per_action
+from droprl.terminal import Screen, column
 from droprl.train.checkpoints import KEEP
+from droprl.train.config import DataConfig
 from droprl.train.run import Run
 
 PlayedCheckpoints = Literal["last", "paper"]  # which checkpoints an evaluation plays: the last, or the last six
+MOST_EPISODES, MOST_ENVS = 1_000_000, 10_000
+AGAIN = "remove it and run `drop evaluate` again"
 EVALUATION_SEED = 10_000  # the environments' seeds begin here, the same for every method
 
 
@@ -47,6 +51,11 @@ class CheckpointEpisodes:
     """D4RL-normalised, if the task has reference returns."""
     guarded: list[int] | None = None
     """For each episode, at how many actions the guard stepped in. None without a guard."""
+
+    def __post_init__(self) -> None:
+        parts = (self.returns, self.lengths, self.scores, self.guarded)
+        if not self.returns or {len(part) for part in parts if part is not None} != {len(self.returns)}:
+            raise SettingError("returns, lengths and scores have different numbers of episodes, or none")
 
     @property
     def values(self) -> list[float]:
@@ -88,6 +97,10 @@ class Evaluation:
     """For one environment, one call at a time; None in some older files."""
     guarded: float | None = None
     """The share of all actions at which the guard stepped in. None without a guard."""
+    unsealed: bool = False
+    """Whether it is of an older version, which saved no checksum: nobody knows whether it was changed."""
+    kept: str | None = None
+    """If the run keeps an evaluation with more episodes instead of this one: which, in words."""
 
     @property
     def particulars(self) -> list[str]:
@@ -100,8 +113,27 @@ class Evaluation:
         """Every episode's score, or its return if there is no score."""
         return [value for result in self.results for value in result.values]
 
+    @property
+    def per_checkpoint(self) -> int:
+        """The episodes of each seed and checkpoint; if they differ, the fewest."""
+        return min((len(result.returns) for result in self.results), default=0)
+
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return {name: value for name, value in asdict(self).items() if name not in ("unsealed", "kept")}
+
+    def summarised(self) -> Evaluation:
+        """The same with `mean`, `iqm`, `interval` and `guarded` computed from the episodes."""
+        groups: dict[int, list[float]] = {}
+        for r in self.results:
+            groups.setdefault(r.seed, []).extend(r.values)
+        values = np.concatenate([np.asarray(group) for group in groups.values()])
+        return replace(
+            self,
+            mean=float(np.mean(values)),
+            iqm=float(iqm(values)),
+            interval=bootstrap_interval(list(groups.values())),
+            guarded=_guarded_share(self.results),
+        )
 
 
 def evaluate(
@@ -118,12 +150,13 @@ def evaluate(
     """Play a run (every seed) or a policy.
 
     `protocol="last"` plays the last checkpoint, `"paper"` the last six, each for `episodes` episodes. Keywords such as
-    `rule="best-ada"` change how z is inferred. The result for a run is also written to its folder `evaluations/`.
+    `rule="best-ada"` change how z is inferred. The result for a run is also written to its folder `evaluations/`, where
+    it replaces an earlier one of the same policies, unless that one has more episodes.
     """
-    if episodes < 1:
-        raise DropError(f"episodes is {episodes}: play at least one")
-    if n_envs < 1:
-        raise DropError(f"n_envs is {n_envs}: play at least one episode at a time")
+    if not 1 <= episodes <= MOST_EPISODES:
+        raise DropError(f"episodes is {episodes}: play at least one, and at most {MOST_EPISODES:,}")
+    if not 1 <= n_envs <= MOST_ENVS:
+        raise DropError(f"n_envs is {n_envs}: play at least one episode at a time, and at most {MOST_ENVS:,}")
     if protocol not in get_args(PlayedCheckpoints):
         raise DropError(f"there is no protocol {protocol!r}: choose one of {', '.join(get_args(PlayedCheckpoints))}")
     policies, home = _policies(run, protocol, adaptation)
@@ -138,17 +171,38 @@ def evaluate(
         seconds = seconds_per_action(policies[0], make, seed)
         evaluation = _summary(policies, played, seconds, env_name, protocol, changed)
         if home is not None:
-            write_json(home.evaluation_folder / f"{name}.json", evaluation.to_json())
+            where = home.evaluation_folder / f"{name}.json"
+            if (larger := _larger(where, evaluation)) is not None:
+                return replace(evaluation, kept=f"{where}, with {larger} episodes for each seed and checkpoint")
+            write_bytes(where, sealed(evaluation.to_json()))
     return evaluation
 
 
+def _larger(where: Path, new: Evaluation) -> int | None:
+    """How many episodes the saved evaluation has for each checkpoint, if it played the same policies more often."""
+    try:
+        saved = _load(where) if where.exists() else None
+    except DropError:  # it is damaged, so nothing is lost with it
+        return None
+    if saved is None or saved.env != new.env or _played(saved) != _played(new):
+        return None
+    return saved.per_checkpoint if saved.per_checkpoint > new.per_checkpoint else None
+
+
+def _played(evaluation: Evaluation) -> list[tuple[int, int]]:
+    return [(result.seed, result.step) for result in evaluation.results]
+
+
 def task_of(origin: Origin, env: str | EnvMaker | None) -> tuple[EnvMaker, str]:
-    """How to make the task to play, and its name: the task of the policy's data, unless `env` names another."""
-    chosen = env if env is not None else origin.env
+    """How to make the task to play, and its name: the task of the policy's data, unless `env` names another.
+
+    The data's time limit holds for the task that the data names. Another task, or a function, has its own.
+    """
+    chosen = given_by_user(env) if env is not None else origin.env
     if chosen is None:
         raise DropError(f"{origin.dataset}: no task is known for this data: give its Gymnasium id with --env")
     if isinstance(chosen, str):
-        return env_maker(chosen), chosen
+        return env_maker(chosen, limit_of_data(origin.time_limit, origin.env, chosen)), chosen
     return chosen, getattr(chosen, "__name__", "custom")
 
 
@@ -180,8 +234,12 @@ def _policies(
 def _play(
     policies: list[LoadedPolicy], make: EnvMaker, episodes: int, seed: int, n_envs: int, show: bool
 ) -> list[CheckpointEpisodes]:
-    console = Console(file=sys.stderr, quiet=not show)
-    columns = (TextColumn("[bold]{task.description}"), BarColumn(bar_width=24), TextColumn("{task.completed} episodes"))
+    console = Screen(error=True, quiet=not show)
+    columns = (
+        column("{task.description}", "bold"),
+        BarColumn(bar_width=24),
+        column("{task.completed} episodes"),
+    )
     played = []
     with Progress(
         *columns,
@@ -223,29 +281,24 @@ def _summary(
     changed: dict[str, Any],
 ) -> Evaluation:
     policy = policies[0]
-    groups: dict[int, list[float]] = {}
-    for r in results:
-        groups.setdefault(r.seed, []).extend(r.values)
-    values = np.concatenate([np.asarray(group) for group in groups.values()])
     search = policy.search
     task = find_task(policy.origin.dataset)
     return Evaluation(
         algorithm=policy.algorithm.name,
         rule=policy.traits.rule,
-        adaptation=None if search is None else asdict(search.adaptation),
+        adaptation=None if search is None else asdict(search.adaptation),  # auto: what it turned out to be
         changed=changed,
         dataset=policy.origin.dataset,
         env=env,
         protocol=protocol,
         results=results,
         unit="return" if policy.origin.score_range is None else "D4RL-normalised score",
-        mean=float(np.mean(values)),
-        iqm=float(iqm(values)),
-        interval=bootstrap_interval(list(groups.values())),
+        mean=float("nan"),
+        iqm=float("nan"),
+        interval=(float("nan"), float("nan")),
         caveat=task.caveat if task is not None and policy.origin.score_range is not None else None,
         milliseconds_per_action=1e3 * seconds,
-        guarded=_guarded_share(results),
-    )
+    ).summarised()
 
 
 def _guarded_share(results: list[CheckpointEpisodes]) -> float | None:
@@ -268,15 +321,24 @@ def _place(run: Run, name: str) -> AbstractContextManager[None]:
 def load_evaluations(run: Run) -> list[Evaluation]:
     """The evaluations in a run's folder, in the order of the rules."""
     paths = [p for p in sorted(run.evaluation_folder.glob("*.json")) if not p.name.startswith(TEMPORARY)]
-    found = [_from_json(read_json(path), path) for path in paths]
+    found = [_with_clock(_load(path), run.config.data) for path in paths]
     order = (None, *get_args(InferenceRule))
     return sorted(found, key=lambda e: (e.protocol, len(e.changed), order.index(e.rule)))
 
 
-def _from_json(content: Any, where: Path) -> Evaluation:
-    try:
-        results = [CheckpointEpisodes(**r) for r in content["results"]]
-        low, high = content["interval"]
-        return Evaluation(**content | {"results": results, "interval": (low, high)})
-    except (KeyError, TypeError, ValueError) as error:
-        raise DropError(f"{where}: is not an evaluation: remove it and run `drop evaluate` again") from error
+def _with_clock(e: Evaluation, data: DataConfig) -> Evaluation:
+    """Earlier versions played every task for as long as its environment allows. Say so, where that is too long."""
+    longest, limit = max(length for r in e.results for length in r.lengths), data.time_limit
+    if limit is None or e.env != data.env or longest <= limit:
+        return e
+    clock = f"played for {longest} steps, and the task lasts {limit}: play it again with drop evaluate"
+    return replace(e, caveat="; ".join(filter(None, (e.caveat, clock))))
+
+
+def _load(where: Path) -> Evaluation:
+    """An evaluation from its file. What summarises the episodes is not taken from the file, but computed again."""
+    content, has_seal = read_marked(where, AGAIN)
+    found = from_dict(Evaluation, content, str(where), AGAIN)
+    if not found.results:
+        raise DropError(f"{where}: has no episodes: {AGAIN}")
+    return replace(found, unsealed=not has_seal, kept=None).summarised()

@@ -1,8 +1,9 @@
 """The interquartile mean and its bootstrap interval: honest error bars for few runs and heavy tails.
 
 Aggregates over several tasks follow rliable (Agarwal et al. 2021). A run is one training seed: the mean over its
-episodes. The bootstrap draws the runs of each task separately, because the tasks were chosen and the seeds were not.
-Values and intervals agree with those of rliable: benchmarks/peers/rliable_check.py.
+episodes. The bootstrap draws the runs of each task separately. It keeps the tasks, and so speaks of these tasks; or it
+draws the tasks too, and so speaks of tasks like these (`Over`). All but the latter agree with rliable's:
+benchmarks/peers/rliable_check.py.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ REPLICATES = 2_000
 Statistic = Callable[[np.ndarray], np.ndarray]
 Runs = np.ndarray | Sequence[np.ndarray | Sequence[float]]  # one list for each task, one value for each run
 Aggregate = Literal["iqm", "median", "mean", "optimality_gap"]
+Over = Literal["these tasks", "tasks like these"]
+"""What an interval speaks of: other runs on the same tasks, or also other tasks of the same kind."""
 EXPERT = 100.0  # D4RL's scale: 0 is a random policy, 100 the reference expert
 
 
@@ -69,12 +72,16 @@ def aggregate(
     tasks: Runs,
     statistic: Aggregate,
     *,
+    over: Over = "these tasks",
     target: float = EXPERT,
     level: float = 0.95,
     replicates: int = REPLICATES,
     seed: int = 0,
 ) -> Estimate:
     """One number for all tasks, with the percentile interval of the bootstrap stratified over tasks.
+
+    Over "tasks like these", each replicate first draws as many tasks as there are, with replacement, then runs within
+    each drawn task. Few tasks make that interval too short too; one task says nothing of others.
 
     `iqm` is over all runs of all tasks together. `mean` and `median` are over the tasks, from each task's mean over its
     runs. `optimality_gap` is the mean distance of the runs below the `target` γ; a run above γ counts as γ. A lower
@@ -90,8 +97,10 @@ def aggregate(
             "count alike"
         )
     scores = np.stack(table)
-    drawn = np.random.default_rng(seed).integers(0, scores.shape[1], (replicates, *scores.shape))
-    resampled = _aggregates(np.take_along_axis(scores[None], drawn, axis=-1), statistic, target)
+    rng = np.random.default_rng(seed)
+    drawn = rng.integers(0, scores.shape[1], (replicates, *scores.shape))
+    drawn_tasks = scores[None] if over == "these tasks" else scores[_tasks_drawn(rng, len(scores), replicates)]
+    resampled = _aggregates(np.take_along_axis(drawn_tasks, drawn, axis=-1), statistic, target)
     return Estimate(float(_aggregates(scores, statistic, target)), *_percentiles(resampled, level))
 
 
@@ -137,29 +146,45 @@ def performance_profile(
 
 
 def probability_of_improvement(
-    x: Runs, y: Runs, *, level: float = 0.95, replicates: int = REPLICATES, seed: int = 0
+    x: Runs,
+    y: Runs,
+    *,
+    over: Over = "these tasks",
+    level: float = 0.95,
+    replicates: int = REPLICATES,
+    seed: int = 0,
 ) -> Estimate:
     """How likely a run of x beats a run of y on the same task; a tie counts half. The mean over the tasks.
 
     For each task this is Mann and Whitney's U as a share of all pairs. The interval draws the runs of each task, those
-    of x and those of y separately. If every run of x beats every run of y, it has no width, even for few runs.
+    of x and those of y separately. If every run of x beats every run of y, it has no width, even for few runs. Over
+    "tasks like these" it draws the tasks first, as `aggregate` does.
     """
     tasks_x, tasks_y = _checked(x), _checked(y)
     if len(tasks_x) != len(tasks_y):
         raise DropError(f"{len(tasks_x)} tasks against {len(tasks_y)}: both sides must have run on the same tasks")
-    rng = np.random.default_rng(seed)
+    rng, n_tasks = np.random.default_rng(seed), len(tasks_x)
+    chosen = None if over == "these tasks" else _tasks_drawn(rng, n_tasks, replicates)
     values, resampled = [], np.zeros(replicates)
-    for of_x, of_y in zip(tasks_x, tasks_y, strict=True):
+    for task, (of_x, of_y) in enumerate(zip(tasks_x, tasks_y, strict=True)):
         wins = (1 + np.sign(of_x[:, None] - of_y[None, :])) / 2
         values.append(wins.mean())
+        # The replicates that draw this task, each as often as it draws it.
+        among = np.arange(replicates) if chosen is None else np.nonzero(chosen == task)[0]
         # A draw with replacement gives each run a weight, so that each pair is compared only once.
-        drawn_x, drawn_y = (_drawn(rng, len(runs), replicates) for runs in (of_x, of_y))
-        resampled += np.sum((drawn_x @ wins) * drawn_y, axis=1) / wins.size
-    return Estimate(float(np.mean(values)), *_percentiles(resampled / len(values), level))
+        drawn_x, drawn_y = (_drawn(rng, len(runs), len(among)) for runs in (of_x, of_y))
+        shares = np.sum((drawn_x @ wins) * drawn_y, axis=1) / wins.size
+        resampled += np.bincount(among, shares, replicates)
+    return Estimate(float(np.mean(values)), *_percentiles(resampled / n_tasks, level))
 
 
 def pairwise_improvement(
-    methods: Mapping[str, Runs], *, level: float = 0.95, replicates: int = REPLICATES, seed: int = 0
+    methods: Mapping[str, Runs],
+    *,
+    over: Over = "these tasks",
+    level: float = 0.95,
+    replicates: int = REPLICATES,
+    seed: int = 0,
 ) -> dict[tuple[str, str], Estimate]:
     """For every ordered pair (x, y) of different methods, how likely a run of x beats a run of y.
 
@@ -168,7 +193,8 @@ def pairwise_improvement(
     """
     found = {}
     for x, y in combinations(methods, 2):
-        p = probability_of_improvement(methods[x], methods[y], level=level, replicates=replicates, seed=seed)
+        sides = methods[x], methods[y]
+        p = probability_of_improvement(*sides, over=over, level=level, replicates=replicates, seed=seed)
         found[x, y], found[y, x] = p, Estimate(1 - p.value, 1 - p.high, 1 - p.low)
     return {(x, y): found[x, y] for x in methods for y in methods if x != y}
 
@@ -181,6 +207,11 @@ def standard_error(runs: np.ndarray) -> float:
 def _drawn(rng: np.random.Generator, runs: int, replicates: int) -> np.ndarray:
     """(replicates, runs): how often each run was drawn. Counts, because shares would not sum to exactly one."""
     return rng.multinomial(runs, np.full(runs, 1 / runs), replicates).astype(np.float64)
+
+
+def _tasks_drawn(rng: np.random.Generator, tasks: int, replicates: int) -> np.ndarray:
+    """(replicates, tasks): the tasks of each replicate."""
+    return rng.integers(0, tasks, (replicates, tasks))
 
 
 def _checked(tasks: Runs) -> list[np.ndarray]:

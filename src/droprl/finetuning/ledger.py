@@ -7,16 +7,14 @@ episode, it is played again and counts once.
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from droprl.errors import DropError
-from droprl.files.seals import digest
+from droprl.files.seals import checked_line, from_checked_line
 from droprl.files.settings import from_dict
 from droprl.files.storage import read_lines, write_bytes
 from droprl.rollout import Trajectory
@@ -84,18 +82,8 @@ class Ledger:
 
 
 def _line(entry: Played) -> str:
-    content = asdict(entry)
-    return json.dumps(content | {"check": _check(content)}) + "\n"
-
-
-def _check(content: dict[str, Any]) -> str:
-    return digest(json.dumps(content).encode())[:16]
+    return checked_line(asdict(entry))
 
 
 def _entry(line: str) -> Played:
-    """The reverse of `_line`. A line of an old ledger has no checksum: it is read unchecked."""
-    content = json.loads(line)
-    check = content.pop("check", None) if isinstance(content, dict) else None
-    if check is not None and check != _check(content):
-        raise ValueError("its checksum differs")
-    return from_dict(Played, content, "it")
+    return from_dict(Played, from_checked_line(line), "it")

@@ -10,6 +10,7 @@ import numpy as np
 
 from droprl.errors import DropError
 from droprl.evaluation.evaluation import CheckpointEpisodes
+from droprl.files.settings import from_dict
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class TunedSeed:
     episodes_played: int
     """Episodes paid by the budget."""
     chosen_for: float | None
-    """What the chosen variant earned in the search, in the result's unit: optimistic."""
+    """What the chosen variant earned in the search, by the search's rule, in the result's unit: optimistic."""
     initial: CheckpointEpisodes
     """The run's last checkpoint, with the k of its training or the k given."""
     tuned: CheckpointEpisodes
@@ -54,6 +55,10 @@ class FineTuning:
     """Why scores in `env` are not quite D4RL's, if they are not."""
     seeds: list[TunedSeed]
     """The result of each seed."""
+    protocol: str | None = None
+    """How the search chose: as the paper, or thoroughly. None at the policy level, which does not search."""
+    search_rule: str | None = None
+    """The rule by which the search played, if it is not that of the policy."""
 
     @property
     def initial(self) -> float:
@@ -82,12 +87,11 @@ class FineTuning:
 
 
 def from_json(content: Any, where: Path) -> FineTuning:
-    try:
-        fields = {name: content[name] for name in FineTuning.__dataclass_fields__}
-        seeds = [
-            TunedSeed(**s | {name: CheckpointEpisodes(**s[name]) for name in ("initial", "tuned")})
-            for s in content["seeds"]
-        ]
-        return FineTuning(**fields | {"seeds": seeds})
-    except (KeyError, TypeError, ValueError) as error:
-        raise DropError(f"{where}: is not a result of fine-tuning: remove it and run `drop finetune` again") from error
+    fields = FineTuning.__dataclass_fields__
+    if isinstance(content, dict):  # without the means, which follow from the rest
+        before = {"protocol": None if content.get("level") == "policy" else "thorough", "search_rule": None}
+        content = before | {name: value for name, value in content.items() if name in fields}
+    found = from_dict(FineTuning, content, str(where), "remove it and run `drop finetune` again")
+    if not found.seeds:
+        raise DropError(f"{where}: has no seeds: remove it and run `drop finetune` again")
+    return found

@@ -1,9 +1,13 @@
 """Algorithms 3 and 4: play the checkpoints and numbers of ascent steps k, and choose those that earn most.
 
-The paper plays every variant once. More rounds make the choice depend less on luck. The paper begins with the oldest
-checkpoint. Our order is different: if the budget is too small for all variants, it still covers every checkpoint, and
-values of k from the whole range. If the budget pays for all, the order does not matter. All variants of a round play
-the same episode. So no variant wins by its starting place.
+The paper plays every variant once, each from a start of its own, goes through the checkpoints one after another, and
+keeps the first of equals. Here:
+
+- All variants of a round play the same episode, so no variant wins by its starting place. This is always so.
+- The order differs: if the budget is too small for all variants, it still covers every checkpoint, and values of k from
+  the whole range. If the budget pays for all, the order does not matter.
+- Of equals the newest checkpoint wins, then the fewest ascent steps.
+- More rounds than one, and k = 0, are options of `finetune`: they are not in the paper.
 """
 
 from __future__ import annotations

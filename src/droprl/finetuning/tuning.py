@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from droprl.adapt.inference import InferenceRule
 from droprl.algorithms import ALGORITHMS
 from droprl.data import Dataset, load_dataset
 from droprl.data.dataset import normalized_scores
@@ -32,15 +33,16 @@ from droprl.finetuning.ledger import Ledger
 from droprl.finetuning.online import OnlineTrainer, Start
 from droprl.finetuning.result import FineTuning, TunedSeed, from_json
 from droprl.finetuning.search import Chosen, Variant, search, spread, variants
+from droprl.interrupts import Interrupted, signal_of
 from droprl.loaded import LoadedPolicy, Origin, policy_of_run
 from droprl.policies.adaptive import ASCENDS
 from droprl.progress import TrainProgress
 from droprl.rollout import Environment, EnvMaker, Trajectory, check_fit, longest_episode, play_episode
 from droprl.train.checkpoints import KEEP
 from droprl.train.run import Run
-from droprl.train.training import Interrupted
 
 Level = Literal["checkpoint", "embedding", "policy"]
+Protocol = Literal["paper", "thorough"]  # of the search at the levels checkpoint and embedding
 SHOWN = {"best_return": "best return", "last_return": "last return"}  # beside the algorithm's own metrics
 TUNE_AGAIN = "remove it and run the same `drop finetune` command again"
 
@@ -56,11 +58,14 @@ class Settings:
     online_share: float
     updates_per_step: float
     exploration: float
+    protocol: Protocol | None  # None at the level that does not search
 
     def __post_init__(self) -> None:
         if self.level not in get_args(Level):
             raise DropError(f"there is no level {self.level!r}: choose one of {', '.join(get_args(Level))}")
-        require(self, "at least 1", "budget", "rounds")
+        if self.protocol not in (None, *get_args(Protocol)):
+            raise DropError(f"there is no protocol {self.protocol!r}: choose one of {', '.join(get_args(Protocol))}")
+        require(self, "at least 1", "budget", "rounds", *(("max_ascent_steps",) if self.protocol == "paper" else ()))
         require(self, "at least 0", "max_ascent_steps", "updates_per_step", "exploration")
         require(self, "from 0 to 1", "online_share")
 
@@ -70,6 +75,7 @@ def finetune(
     *,
     level: Level,
     budget: int,
+    protocol: Protocol = "paper",
     rounds: int | None = None,
     max_ascent_steps: int = 50,
     online_share: float = 0.5,
@@ -85,15 +91,20 @@ def finetune(
     """Improve every seed of a run in its task. Each seed may spend `budget` environment steps.
 
     `level="checkpoint"` plays the last six checkpoints and chooses the best (Algorithm 3). `"embedding"` also tries
-    every number of ascent steps from 0 to `max_ascent_steps` (Algorithm 4). Both play each variant `rounds` times; the
-    default is as often as the budget allows. `"policy"` continues the training on what the policy plays. It begins with
-    the choice of the embedding level, if this run has one. It also replays the run's data. Give `dataset` if that data
-    has moved.
+    numbers of ascent steps up to `max_ascent_steps` (Algorithm 4). `"policy"` continues the training on what the policy
+    plays. It begins with the choice of the embedding level, if this run has one. It also replays the run's data. Give
+    `dataset` if that data has moved.
+
+    `protocol="paper"` searches as the paper: each variant plays one episode, the checkpoint level plays rule best
+    whatever rule the policy has, and k begins at 1. `"thorough"` plays each variant as often as the budget allows, the
+    checkpoint level plays the policy's own rule, and k begins at 0. `rounds` sets the number of episodes for both.
 
     The policy before and the policy after both play `episodes` other episodes, which the budget does not pay. Keywords
     such as `rule="grad"` change how z is inferred. To continue an interrupted fine-tuning, make the same call again.
     """
-    settings = Settings(level, budget, rounds, max_ascent_steps, online_share, updates_per_step, exploration)
+    searches = None if level == "policy" else protocol
+    rounds = 1 if rounds is None and searches == "paper" else rounds
+    settings = Settings(level, budget, rounds, max_ascent_steps, online_share, updates_per_step, exploration, searches)
     if episodes < 1:
         raise DropError(f"episodes is {episodes}: it must be at least 1")
     tuning = _Tuning(run if isinstance(run, Run) else Run(run), settings, env, adaptation, progress)
@@ -103,9 +114,10 @@ def finetune(
             tuning.open()
             finished = tuning.finished(episodes)
             return finished if finished is not None else tuning.finish(tuning.tune(prepared), episodes, n_envs)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         raise Interrupted(
-            f"stopped; {tuning.folder} lists every episode played: run the same command again to go on"
+            f"stopped; {tuning.folder} lists every episode played: run the same command again to go on",
+            number=signal_of(stop),
         ) from None
 
 
@@ -177,6 +189,8 @@ class _Tuning:
         where = self.run.path / "finetune" / "embedding" / "result.json"
         if self.settings.level == "policy" and "ascent_steps" not in self._adaptation and where.exists():
             found = from_json(read_sealed(where, TUNE_AGAIN), where)
+            if len(found.seeds) != len(self.run.config.seeds):
+                raise DropError(f"{where}: is not of this run: {TUNE_AGAIN}")
             if found.adaptation == _inference(self._algorithm):
                 return Variant(found.seeds[place].step, found.seeds[place].ascent_steps)
         return Variant(self._last.origin.step, None if adaptation is None else adaptation.ascent_steps)
@@ -198,7 +212,8 @@ class _Tuning:
             write_bytes(where, sealed(wanted))
             return
         found = read_sealed(where, f"restore it, or remove the folder {self.folder} to begin anew")
-        odd = differences(found, json.loads(json.dumps(wanted)))
+        before = {"protocol": None if self.settings.level == "policy" else "thorough"}  # when there was no choice
+        odd = differences(before | found, json.loads(json.dumps(wanted)))
         if odd:
             raise DropError(
                 f"{self.folder}: was begun with other settings ({'; '.join(odd[:3])}): remove the folder to begin anew"
@@ -241,19 +256,27 @@ class _Tuning:
         }
         ks: list[int | None] = [self._starts[0].ascent_steps]
         if self.settings.level == "embedding":
-            ks = [*spread(self.settings.max_ascent_steps)]
+            least = 1 if self.settings.protocol == "paper" else 0
+            ks = [k for k in spread(self.settings.max_ascent_steps) if k >= least]
+        rule = self._search_rule()
 
         def policy(variant: Variant) -> LoadedPolicy:
             return policies[variant.step].adapted(ascent_steps=variant.ascent_steps)
 
         def play(variant: Variant, env_seed: int, limit: int) -> Trajectory:
-            return play_episode(policy(variant), env, env_seed, limit, None, 0.0)
+            acting = policy(variant)
+            return play_episode(acting if rule is None else acting.adapted(rule=rule), env, env_seed, limit, None, 0.0)
 
         def on_episode(best: Chosen | None) -> None:
             bar.update(ledger.spent, None if best is None else {"best_return": best.mean_return})
 
         chosen = search(ledger, variants(list(policies), ks), self.settings.rounds, play, on_episode)
         return _Tuned(policy(chosen.variant), ledger, self._in_unit(chosen.mean_return))
+
+    def _search_rule(self) -> InferenceRule | None:
+        """The rule by which the search plays, where it is not the rule of the policy that it leaves."""
+        by_best = self.settings.level == "checkpoint" and self.settings.protocol == "paper"
+        return "best" if by_best and self._last.traits.rule is not None else None
 
     def _trained(
         self,
@@ -314,6 +337,8 @@ class _Tuning:
         task = find_task(origin.dataset)
         outcome = FineTuning(
             level=self.settings.level,
+            protocol=self.settings.protocol,
+            search_rule=self._search_rule(),
             budget=self.settings.budget,
             algorithm=self._algorithm.name,
             adaptation=_inference(self._algorithm),

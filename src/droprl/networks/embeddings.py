@@ -13,24 +13,26 @@ from droprl.networks.layers import bias
 from droprl.networks.perceptrons import LOG_STD_RANGE, MLP
 
 EmbeddingSpace = Literal["whitened", "tanh"]
+EmbeddingNetwork = Literal["perceptron", "linear"]
 
 
 class TaskEmbedding(eqx.Module):
     """φ(z|n) = Enc_0(one-hot n), for all N sub-tasks at once: `table()` is (N, embedding_size)."""
 
     first: eqx.nn.Linear  # its input is the one-hot n, so its columns are looked up, not multiplied
-    rest: MLP
+    rest: MLP | None  # None: φ is linear
     space: EmbeddingSpace = eqx.field(static=True)
 
     def __init__(self, n_sub_tasks: int, size: int, width: int, depth: int, space: EmbeddingSpace, key: Array) -> None:
+        """`depth=0` makes φ linear."""
         first_key, rest_key = jax.random.split(key)
-        self.first = eqx.nn.Linear(n_sub_tasks, width, key=first_key)
-        self.rest = MLP(width, (width,) * (depth - 1), size, rest_key)
+        self.first = eqx.nn.Linear(n_sub_tasks, width if depth else size, key=first_key)
+        self.rest = MLP(width, (width,) * (depth - 1), size, rest_key) if depth else None
         self.space = space
 
     def raw_table(self) -> Array:
-        hidden = jax.nn.relu(self.first.weight.T + bias(self.first))
-        return jax.vmap(self.rest)(hidden)
+        first = self.first.weight.T + bias(self.first)
+        return first if self.rest is None else jax.vmap(self.rest)(jax.nn.relu(first))
 
     def table(self) -> Array:
         """The z_n. Whitened: every dimension has zero mean and unit variance over the sub-tasks, so the z_n cannot

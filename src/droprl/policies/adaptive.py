@@ -5,6 +5,7 @@ An episode's memory holds the z in use. So "z fixed at s₀" and "z inferred aga
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import equinox as eqx
@@ -13,17 +14,18 @@ import jax.numpy as jnp
 from jax import Array
 
 from droprl.adapt.inference import Adaptation, Inferred
-from droprl.adapt.search import Search
+from droprl.adapt.search import Search, auto
 from droprl.errors import DropError
 from droprl.networks.actors import BehaviorPolicy
 from droprl.networks.critics import AnyScoreModel
+from droprl.networks.homes import Home
 from droprl.policies.fixed import actions_of, draws_actions, refuse_draws
 from droprl.policies.guard import Guard, Guarded
 from droprl.policies.policy import Carry, Facts, Traits
 from droprl.policies.program import Program, first_row
 
-INFERS_AGAIN = ("best-ada", "grad-ada")  # rules that infer z again as the episode goes on
-ASCENDS = ("grad", "grad-ada")  # rules that climb by the gradient
+INFERS_AGAIN = ("auto", "best-ada", "grad-ada")  # rules that infer z again as the episode goes on
+ASCENDS = ("auto", "grad", "grad-ada")  # rules that climb by the gradient
 
 
 class AdaptiveMemory(NamedTuple):
@@ -43,10 +45,18 @@ class AdaptivePolicy(eqx.Module):
     adaptation: Adaptation = eqx.field(static=True)
     sample_actions: bool = eqx.field(static=True)
     guard: Guard | None = None
+    home: Home | None = None
+    choice: Array | None = None  # what the rule auto does
 
     @property
     def search(self) -> Search:
-        return Search(self.behavior_policy, self.score_model, self.embeddings, self.adaptation)
+        return Search(self.behavior_policy, self.score_model, self.embeddings, self.adaptation, self.home, self.choice)
+
+    def settled(self) -> AdaptivePolicy:
+        """The same policy, with the rule that auto turned out to be."""
+        if self.adaptation.rule != "auto":
+            return self
+        return replace(self, adaptation=auto(self.adaptation)[int(self.search.chosen)], choice=None)
 
     @property
     def traits(self) -> Traits:
@@ -86,6 +96,8 @@ class AdaptivePolicy(eqx.Module):
         The score is that of the z in use, at the present state. So a file need not remember the score of an inference.
         """
         refuse_draws(self)
+        if self.adaptation.rule == "auto":
+            return self.settled().program()
         self._refuse_what_no_file_holds()
         answers = ("actions", "embedding", "score")
         if not self.traits.remembers:

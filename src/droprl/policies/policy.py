@@ -31,6 +31,8 @@ class Traits:
     """The policy infers z at the first state of the episode, and remembers nothing else."""
     rule: InferenceRule | None = None
     """Its rule of inference. None for a policy that infers nothing."""
+    tokens: int = 1
+    """How many tokens its network reads for one action. 1 for a policy that is no sequence model."""
 
 
 class Policy(Protocol):

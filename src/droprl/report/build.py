@@ -14,11 +14,13 @@ from droprl.algorithms.curves import Curve
 from droprl.environments.mazes import CELL_OFFSET, MAZES, env_id
 from droprl.errors import DropError
 from droprl.evaluation import EVALUATION_SEED, Evaluation, load_evaluations
+from droprl.evaluation.evaluation import task_of
 from droprl.loaded import LoadedPolicy, policy_of_run
 from droprl.policies import Carry, Facts
 from droprl.report.contents import Chart, Diagnostic, EmbeddingWalk, Report, ScoreRow, Series, SubTaskReturns
-from droprl.rollout import EnvMaker, env_maker, rollout
+from droprl.rollout import EnvMaker, rollout
 from droprl.train.config import RunConfig
+from droprl.train.endings import ending_checks
 from droprl.train.run import Run
 
 
@@ -36,6 +38,8 @@ def build_report(runs: Sequence[Run], command: str, notes: Sequence[str] = ()) -
     walks: list[EmbeddingWalk] = []
     predicted: list[float] | None = None
     all_notes = [*notes, *dict.fromkeys(f"{e.dataset}: {e.caveat}." for e in evaluations if e.caveat)]
+    if old := [" ".join(filter(None, (e.algorithm, e.rule, *e.particulars))) for e in evaluations if e.unsealed]:
+        all_notes.append(f"Of an older version, without a checksum: the evaluations of {', '.join(old)}.")
     if adaptive is not None and data.env is not None:
         try:
             walks, predicted = walks_of(adaptive), scores_at_start(policy_of_run(adaptive))
@@ -145,8 +149,7 @@ def scores_at_start(policy: LoadedPolicy, n_starts: int = 8) -> list[float]:
     """f(s₀, β(s₀, z_n), z_n) for each sub-task: the mean over a few initial states of the task."""
     search = policy.search
     assert search is not None
-    assert policy.origin.env is not None
-    env = env_maker(policy.origin.env)()
+    env = task_of(policy.origin, None)[0]()
     starts = np.stack([env.reset(seed=EVALUATION_SEED + i)[0] for i in range(n_starts)]).astype(np.float32)
     env.close()
     normalized = jax.numpy.asarray(policy.scaling.observations_in(starts))
@@ -154,9 +157,9 @@ def scores_at_start(policy: LoadedPolicy, n_starts: int = 8) -> list[float]:
 
 
 def _diagnostics(run: Run) -> list[Diagnostic]:
-    """The algorithm's own checks of each seed, on the last value of each metric in the log."""
+    """The algorithm's own checks of each seed, on the last value of each metric in the log; and whether it was over."""
     latest: dict[str, Any] = {}
-    for entry in run.metrics():
+    for entry in (log := run.metrics()):
         latest |= entry
     algorithm: Algorithm = run.config.algorithm
     found = []
@@ -166,8 +169,9 @@ def _diagnostics(run: Run) -> list[Diagnostic]:
             for name, value in latest.items()
             if isinstance(value, list)
         }
+        checks = [*algorithm.checks(last), *(ending_checks(algorithm.card, log, i) if run.finished else ())]
         suffix = f", seed {seed}" if len(run.config.seeds) > 1 else ""
-        found += [Diagnostic(c.name + suffix, c.value, c.healthy, c.meaning) for c in algorithm.checks(last)]
+        found += [Diagnostic(c.name + suffix, c.value, c.healthy, c.meaning) for c in checks]
     return sorted(found, key=lambda d: d.name)
 
 
@@ -176,8 +180,7 @@ def _diagnostics(run: Run) -> list[Diagnostic]:
 
 def walks_of(run: Run) -> list[EmbeddingWalk]:
     """One episode under each rule. It starts like the worst episode of the last evaluation, if there is one."""
-    assert run.config.data.env is not None
-    make = env_maker(run.config.data.env)
+    make, _ = task_of(policy_of_run(run).origin, None)
     played = [e.results[0].returns for e in load_evaluations(run)]
     seed = EVALUATION_SEED + (int(np.argmin(played[-1])) if played else 0)
     return [_walk(run, rule, make, seed) for rule in RULES]

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Literal
 
 from rich.box import SIMPLE_HEAD
-from rich.markup import escape
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from droprl.errors import clean
+from droprl.files.cells import to_cell
 from droprl.files.storage import write_bytes
 from droprl.report.svg import number
 
@@ -79,9 +80,10 @@ class Table:
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         names = ((name, f"{name} low", f"{name} high") for name in self.columns)
-        writer.writerow([name for three, wide in zip(names, ranged, strict=True) for name in three[: 3 if wide else 1]])
+        heads = [name for three, wide in zip(names, ranged, strict=True) for name in three[: 3 if wide else 1]]
+        writer.writerow(map(to_cell, heads))
         for row in self.rows:
-            parts = ((c.value, *(c.ends or (None, None))) if isinstance(c, Number) else (c, None, None) for c in row)
+            parts = (_values(c) for c in row)
             writer.writerow([v for three, wide in zip(parts, ranged, strict=True) for v in three[: 3 if wide else 1]])
         return text.getvalue()
 
@@ -148,15 +150,15 @@ class Table:
 
     def to_rich(self) -> RichTable:
         table = RichTable(
-            title=escape(self.title),
-            caption=escape(self.note) or None,
+            title=Text(clean(self.title)),
+            caption=Text(clean(self.note)) if self.note else None,
             title_justify="left",
             caption_justify="left",
             box=SIMPLE_HEAD,
             pad_edge=False,
         )
         for name, right in zip(self.columns, self._right(), strict=True):
-            table.add_column(Text(name), justify="right" if right else "left", overflow="fold")
+            table.add_column(Text(clean(name)), justify="right" if right else "left", overflow="fold")
         for i, row in enumerate(self.rows):
             last = self.summary and i == len(self.rows) - 2
             texts = (Text(_plain(c), "bold" if isinstance(c, Number) and c.bold else "") for c in row)
@@ -179,7 +181,14 @@ def save_tables(tables: Mapping[str, Table], folder: Path) -> None:
 
 
 def _plain(cell: Cell) -> str:
-    return UNKNOWN if cell is None else " ".join(str(cell).split())
+    return UNKNOWN if cell is None else clean(" ".join(str(cell).split()))
+
+
+def _values(cell: Cell) -> tuple[float | str | None, float | None, float | None]:
+    """A cell of CSV, and the two that its range needs."""
+    if isinstance(cell, Number):
+        return cell.value, *(cell.ends or (None, None))
+    return None if cell is None else to_cell(cell), None, None
 
 
 def _latex(cell: Cell) -> str:

@@ -9,20 +9,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from rich.console import Console
 
 from droprl.algorithms import DROP
 from droprl.data.dataset import Dataset
 from droprl.errors import DropError
 from droprl.evaluation import evaluate
-from droprl.files.seals import read_json
-from droprl.files.storage import write_json
+from droprl.files.seals import read_sealed, sealed
+from droprl.files.settings import from_dict
+from droprl.files.storage import write_bytes
 from droprl.loaded import LoadedPolicy, policy_of_run
 from droprl.rollout import EnvMaker
 from droprl.select.fqe import FQE, estimate_returns
+from droprl.terminal import Screen
 from droprl.train import Run, fit
 
 KEPT = 4  # how many N the fitting loss keeps: the paper's "four best"
@@ -86,11 +86,11 @@ def select(
         raise DropError(
             f"budget is {budget} episodes: give 0, or at least {least}, one for each N and K to choose from"
         )
-    console = Console(stderr=True, quiet=not progress)
+    console = Screen(error=True, quiet=not progress)
     runs = []
     for n in numbers:
         sized = replace(algorithm, n_sub_tasks=n, trajectories_per_sub_task=dataset.n_episodes // n)
-        console.print(f"N = {n}: {dataset.n_episodes // n} trajectories in each sub-task", highlight=False)
+        console.print(f"N = {n}: {dataset.n_episodes // n} trajectories in each sub-task")
         runs.append(
             fit(dataset, sized, out=Path(out) / f"N{n}", seeds=seeds, steps=steps, source=source, progress=progress)
         )
@@ -110,19 +110,18 @@ def select(
             candidates = _estimated(candidates, dataset, fqe or FQE())
         worth = [c.estimate if c.estimate is not None else -np.inf for c in candidates]
     selection = Selection(tuple(candidates), int(np.argmax(worth)), sum(len(c.played) for c in candidates))
-    write_json(Path(out) / "selection.json", asdict(selection))
+    write_bytes(Path(out) / "selection.json", sealed(asdict(selection)))
     return selection
 
 
 def load_selection(out: str | Path) -> Selection:
     """The selection in a folder that `select` made."""
     where = Path(out) / "selection.json"
-    content: Any = read_json(where)
-    try:
-        candidates = tuple(Setting(**c | {"played": tuple(c["played"])}) for c in content["candidates"])
-        return Selection(candidates, int(content["chosen"]), int(content["episodes"]))
-    except (KeyError, TypeError, ValueError) as error:
-        raise DropError(f"{where}: is not a selection: run `drop select` again") from error
+    again = "run `drop select` again"
+    found = from_dict(Selection, read_sealed(where, again), str(where), again)
+    if not 0 <= found.chosen < len(found.candidates):
+        raise DropError(f"{where}: chose a candidate that is not there: {again}")
+    return found
 
 
 def _sizes(dataset: Dataset, n_sub_tasks: Sequence[int]) -> list[int]:

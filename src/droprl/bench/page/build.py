@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 
@@ -14,12 +14,12 @@ from droprl.bench.page.runs import episode_of, read_costs, training_charts
 from droprl.bench.published import published_scores
 from droprl.bench.results import WHEN, Bench, last_episodes
 from droprl.bench.suite import Method
-from droprl.bench.tables import NAMES, Scores, caveats, known_name, load_scores
+from droprl.bench.tables import LIKE_THESE, THESE, Scores, caveats, known_name, load_scores
 from droprl.bench.task_data import data_words
 from droprl.errors import DropError
-from droprl.evaluation import statistics
 from droprl.evaluation.statistics import (
     Estimate,
+    Over,
     aggregate,
     bootstrap_interval,
     pairwise_improvement,
@@ -28,7 +28,6 @@ from droprl.evaluation.statistics import (
 from droprl.report.contents import Chart, ScoreRow, Series
 from droprl.train.checkpoints import KEEP
 
-STATISTICS = get_args(statistics.Aggregate)
 SCORE = "D4RL-normalised score"
 THRESHOLDS = 101  # number of scores τ at which a profile is drawn
 
@@ -41,6 +40,7 @@ class Played:
     method: Method
     look: tuple[int, int]  # colour and dash, the same in every figure
     evaluations: dict[str, dict[str, Any]]
+    unsealed: bool = False  # whether an older version wrote some of them, without a checksum
 
 
 def build_suite_report(bench: Bench, command: str, notes: Sequence[str] = (), episode: bool = True) -> SuiteReport:
@@ -73,7 +73,7 @@ def build_suite_report(bench: Bench, command: str, notes: Sequence[str] = (), ep
         overall=[_row(p, scores) for p in over_all],
         averaged=len(scores.comparable),
         scores=[TaskScores(task, [_cell(p.evaluations.get(task)) for p in everything]) for task in tasks],
-        statistics=[NAMES[name][0].upper() + NAMES[name][1:] for name in STATISTICS] if scored else [],
+        statistics=[title[0].upper() + title[1:] for title in scores.summaries] if scored else [],
         aggregates=_aggregates(over_all, scores) if scored else [],
         late_when=WHEN[KEEP],
         late_scores=[
@@ -106,7 +106,7 @@ def as_played(bench: Bench) -> Bench:
     """With the tasks of the suite, and with other tasks whose folders are there."""
     known = list(bench.suite.tasks)
     folders = [name for part in ("plays", "runs") for name in bench.folders(bench.out / part)]
-    paths = {bench.play_path(task, bench.suite.methods[0], "").parent.parent.name for task in known}
+    paths = {bench.play_folder(task, bench.suite.methods[0]).parent.name for task in known}
     tasks = tuple(dict.fromkeys([*known, *(name for name in folders if name not in paths)]))
     return replace(bench, suite=bench.suite.changed(tasks=tasks))
 
@@ -119,7 +119,7 @@ def _played(bench: Bench, method: Method) -> list[Played]:
         entry = Entry(method.name, None if play == method.name else play)
         by_task = {t: e for t in bench.suite.tasks if (e := bench.evaluation(t, method, play)) is not None}
         if by_task:
-            found.append(Played(entry, method, look, by_task))
+            found.append(Played(entry, method, look, by_task, any(bench.is_unsealed(t, method, play) for t in by_task)))
     return found
 
 
@@ -138,6 +138,7 @@ def _facts(bench: Bench, tasks: Sequence[str], everything: Sequence[Played], dat
     episodes = [len(r["returns"]) for e in evaluations for r in e["results"]]
     steps = [max(r["step"] for r in e["results"]) for e in evaluations]
     checkpoints = [len({r["step"] for r in e["results"]}) for e in evaluations]
+    unsealed = any(p.unsealed for p in everything)
     facts = [
         ("tasks", str(len(tasks))),
         ("methods", ", ".join(m.name for m in bench.suite.methods if any(p.method == m for p in everything))),
@@ -148,6 +149,7 @@ def _facts(bench: Bench, tasks: Sequence[str], everything: Sequence[Played], dat
         ("scores", WHEN[1]),
         ("sizes", "the small preset" if bench.preset == "small" else ""),
         ("data", data),
+        ("checksums", "none for some results: an older version wrote them" if unsealed else ""),
     ]
     return [(label, value) for label, value in facts if value and tasks]
 
@@ -193,7 +195,10 @@ def _row(played: Played, scores: Scores) -> ScoreRow:
 def _aggregates(several: Sequence[Played], scores: Scores) -> list[Aggregate]:
     known = [(p.entry, scores.whole(p.entry.name)) for p in several if p.entry.name in scores.runs]
     played = [(entry, runs) for entry, runs in known if runs is not None]
-    return [Aggregate(entry, [aggregate(runs, statistic) for statistic in STATISTICS]) for entry, runs in played]
+    return [
+        Aggregate(entry, [aggregate(runs, name, over=over) for name, over in scores.summaries.values()])
+        for entry, runs in played
+    ]
 
 
 def _iqm(name: str, scores: Scores) -> Estimate | None:
@@ -234,8 +239,12 @@ def _improvements(everything: Sequence[Played], scores: Scores) -> Improvements 
     entries = [p.entry for p in everything if p.entry.name in whole]
     if len(entries) < 2:
         return None
-    found = pairwise_improvement(whole)
-    return Improvements(entries, [[found.get((x.name, y.name)) for y in entries] for x in entries])
+
+    def cells(over: Over) -> list[list[Estimate | None]]:
+        found = pairwise_improvement(whole, over=over)
+        return [[found.get((x.name, y.name)) for y in entries] for x in entries]
+
+    return Improvements(entries, cells(THESE), cells(LIKE_THESE) if len(scores.tasks) > 1 else None)
 
 
 def _score_curves(everything: Sequence[Played], tasks: Sequence[str]) -> list[Chart]:

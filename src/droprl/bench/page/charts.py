@@ -35,8 +35,10 @@ def improvement_matrix(improvements: Improvements, narrow: bool) -> str:
         parts.append("" if narrow else svg.text(24, middle, entry.name, "name"))
         for j, estimate in enumerate(row):
             corner = left + j * cell, top + i * height
+            wider = improvements.like_these[i][j] if improvements.like_these else None
             if estimate is not None:
-                parts.append(_cell(entry.name, improvements.entries[j].name, estimate, corner, cell, height))
+                names = entry.name, improvements.entries[j].name
+                parts.append(_cell(names, estimate, wider, corner, cell, height))
     width = 380.0 if narrow else left + n * cell + 2
     label = f"Probability of improvement of each of {n} methods over each other, in per cent"
     drawn = svg.drawing(
@@ -45,13 +47,23 @@ def improvement_matrix(improvements: Improvements, narrow: bool) -> str:
     return drawn if narrow else drawn.replace("<svg ", f'<svg style="max-width:{width:.0f}px" ', 1)
 
 
-def _cell(row: str, column: str, estimate: Estimate, corner: tuple[float, float], width: float, height: float) -> str:
-    x, y = corner
+def _cell(
+    names: tuple[str, str],
+    estimate: Estimate,
+    wider: Estimate | None,
+    corner: tuple[float, float],
+    width: float,
+    height: float,
+) -> str:
+    (row, column), (x, y) = names, corner
     away = 2 * (estimate.value - 0.5)
     colour = 6 if abs(away) < 0.01 else 0 if away > 0 else 1
     share = f"{100 * estimate.value:.0f}"
     title = f"P({row} > {column}) = {share} %, 95 % interval {100 * estimate.low:.0f} to {100 * estimate.high:.0f} %"
     css = "share settled" if settled(estimate) else "share"
+    if wider is not None:
+        title += f" over these tasks, {100 * wider.low:.0f} to {100 * wider.high:.0f} % over tasks like these"
+        css += " widely" if settled(wider) else ""
     return (
         f'<g><title>{escape(title)}</title><rect class="s{colour}" x="{x + 1:.1f}" y="{y + 1:.1f}" '
         f'width="{width - 2:.1f}" height="{height - 2:.1f}" rx="2" fill-opacity="{0.05 + _DEEPEST * abs(away):.2f}"/>'

@@ -43,6 +43,7 @@ class Improvements:
 
     entries: list[Entry]
     cells: list[list[Estimate | None]]
+    like_these: list[list[Estimate | None]] | None = None  # with intervals over tasks like these, if there are several
 
 
 @dataclass(frozen=True)

@@ -171,8 +171,9 @@ def _profiles(report: SuiteReport, numbers: Numbering) -> str:
         )
 
     how = (
-        "Four ways to sum up all runs of all tasks in one number, with 95 % intervals. The optimality gap is the mean "
-        "distance below 100: less is better. Scores:"
+        "All runs of all tasks summed up in one number, with 95 % intervals. They speak of these tasks with other "
+        "seeds, or where it says so of other tasks like these. The optimality gap is the mean distance below 100: less "
+        "is better. Scores:"
     )
     chart += table(report.aggregates, report.when, how)
     return chart + (table(report.late_aggregates, report.late_when, "The same:") if report.late_aggregates else "")
@@ -187,7 +188,8 @@ def _improvement(report: SuiteReport, numbers: Numbering) -> str:
     return (
         f'<figure class="full"><h3>{numbers.figure()} Probability that the row beats the column, per cent</h3>'
         f'<ol class="names">{names}</ol>{drawings}<figcaption>One run of each on the same task, a tie counts half: '
-        "the mean over the tasks. Bold: the 95 % interval does not contain 50. Blue: the row is probably better. "
+        "the mean over the tasks. Bold: the 95 % interval over these tasks does not contain 50. Underlined: nor does "
+        "the interval over tasks like these, which draws the tasks too. Blue: the row is probably better. "
         "Orange: the row is probably worse.</figcaption></figure>"
     )
 

@@ -18,7 +18,8 @@ from droprl.bench.results import EPISODE, Bench
 from droprl.bench.suite import Method
 from droprl.errors import DropError
 from droprl.evaluation.statistics import Estimate
-from droprl.files.seals import read_json, read_sealed
+from droprl.files.seals import read_sealed, sealed
+from droprl.files.settings import from_dict
 from droprl.files.storage import write_bytes
 from droprl.loaded import policy_of_run
 from droprl.report.build import curve_chart, curves_of, has_several_sub_tasks, scores_at_start, sub_tasks_of, walks_of
@@ -70,10 +71,14 @@ def episode_of(bench: Bench) -> EpisodeOfRun | None:
     """
     where, played = bench.out / EPISODE, _play_episode(bench)
     if played is not None and not played.problem:
-        write_bytes(where, json.dumps(_in_short(asdict(played)), separators=(",", ":"), allow_nan=False).encode())
+        write_bytes(where, sealed(_in_short(asdict(played)), _without_spaces))
     elif played is None and where.exists():
-        return _saved_episode(read_json(where), where)
+        return _saved_episode(read_sealed(where, "remove it, and the page is made without one"), where)
     return played
+
+
+def _without_spaces(content: dict[str, Any]) -> str:
+    return json.dumps(content, separators=(",", ":"), allow_nan=False)
 
 
 def _in_short(content: Any) -> Any:
@@ -86,17 +91,29 @@ def _in_short(content: Any) -> Any:
 
 
 def _saved_episode(content: Any, where: Path) -> EpisodeOfRun:
-    def numbers(values: Any) -> Any:
-        return values and [math.nan if value is None else value for value in values]
-
+    remedy = "remove it, and the page is made without one"
     try:
-        walks = [EmbeddingWalk(**w | {"scores": numbers(w["scores"])}) for w in content["walks"]]
+        walks = [_saved_walk(walk, where, remedy) for walk in content["walks"]]
         ranked = content["sub_tasks"]
-        sub_tasks = ranked and SubTaskReturns(**{name: numbers(values) for name, values in ranked.items()})
-        predictions = [Predictions(**p) for p in content["predictions"]]
-        return EpisodeOfRun(content["of"], walks, sub_tasks, predictions)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise DropError(f"{where}: is not an episode: remove it, and the page is made without one") from error
+        columns: dict[str, Any] = {name: _numbers(values) for name, values in (ranked or {}).items()}
+        sub_tasks = SubTaskReturns(**columns) if ranked else None
+        predictions = [from_dict(Predictions, p, str(where), remedy) for p in content["predictions"]]
+        return EpisodeOfRun(str(content["of"]), walks, sub_tasks, predictions)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise DropError(f"{where}: is not an episode: {remedy}") from error
+
+
+def _saved_walk(content: Any, where: Path, remedy: str) -> EmbeddingWalk:
+    scores = _numbers(content["scores"]) or []
+    walk = from_dict(EmbeddingWalk, content | {"scores": [0.0] * len(scores)}, str(where), remedy)
+    if not walk.path or not all(-1 <= n < len(walk.embeddings) for n in walk.start_of_path):
+        raise ValueError("its path has no steps, or starts nowhere")
+    return replace(walk, scores=scores)
+
+
+def _numbers(values: Any) -> list[float] | None:
+    """A list of numbers in which JSON has null for NaN."""
+    return None if values is None else [math.nan if value is None else float(value) for value in list(values)]
 
 
 def _play_episode(bench: Bench) -> EpisodeOfRun | None:
