@@ -75,7 +75,7 @@ def reference(onestep: Onestep, networks: OnestepNetworks, fixed: OnestepNetwork
     batch, keys = make_batch(), jax.random.split(KEY, 5)
     clone, errors, improvement, weights = [], [], [], []
     for i in range(5):
-        s, a, _, reward, discount, next_s, next_a, known, _ = (np.asarray(leaf)[i] for leaf in batch)
+        s, a, _, reward, discount, next_s, next_a, known, _ = (np.asarray(leaf)[i] for leaf in batch[:9])
         clone.append(cloning(networks.behavior_policy, s, a))
         if not known:  # behind a timeout: the action of the behaviour, never that of the improved policy
             next_a = action_distribution(fixed.behavior_policy, next_s, NOTHING)[0]

@@ -131,20 +131,22 @@ def test_a_changed_result_is_refused_and_one_of_an_older_version_is_marked(copy:
 def test_another_preset_or_setting_is_refused_by_suite_json(copy: Bench) -> None:
     message = refused(replace(copy, preset="small"))
     assert "holds results of preset paper, not of small: choose another --out" in message
-    message = refused(with_drop(copy, threshold=1.0))
-    assert "a-medium, DROP with other settings (threshold 2.0 → 1.0): choose another --out" in message
-    message = refused(replace(with_drop(copy, threshold=1.0), tasks=("new",)))  # the same name would have two meanings
-    assert "a-medium, DROP with other settings (threshold 2.0 → 1.0)" in message
-    assert missing_cells(with_drop(copy, threshold=2.0)) == []  # the same value, given explicitly
+    message = refused(with_drop(copy, multiplier_start=1.0))
+    assert "a-medium, DROP with other settings (multiplier_start 0.0 → 1.0): choose another --out" in message
+    message = refused(
+        replace(with_drop(copy, multiplier_start=1.0), tasks=("new",))
+    )  # the same name would have two meanings
+    assert "a-medium, DROP with other settings (multiplier_start 0.0 → 1.0)" in message
+    assert missing_cells(with_drop(copy, multiplier_start=0.0)) == []  # the same value, given explicitly
 
 
 def test_another_setting_is_refused_by_the_run_itself(copy: Bench) -> None:
     """suite.json does not count here: its defaults may have changed since the run was made."""
-    write_config(copy, "a-medium", DROP, threshold=1.0, discount=0.9, n_sub_tasks=4)
-    assert "(threshold 1.0 → 2.0)" in refused(copy)
+    write_config(copy, "a-medium", DROP, multiplier_start=1.0, discount=0.9, n_sub_tasks=4)
+    assert "(multiplier_start 1.0 → 0.0)" in refused(copy)
     write_config(copy, "a-medium", DROP, discount=0.9, n_sub_tasks=4)
     assert missing_cells(copy) == []  # open settings were filled in
-    assert "(n_sub_tasks 4 → 5)" in refused(with_drop(copy, n_sub_tasks=5, threshold=2.0))
+    assert "(n_sub_tasks 4 → 5)" in refused(with_drop(copy, n_sub_tasks=5, multiplier_start=0.0))
     longer = replace(copy, suite=copy.suite.changed(steps=11), methods=("DROP",))
     assert "have other sizes (steps 10 → 11)" in refused(longer)
     (copy.out / "suite.json").unlink()

@@ -158,7 +158,7 @@ def test_recorded_episodes_come_from_the_plays(tmp_path: Path) -> None:
 def rules_bench(tmp_path: Path) -> Bench:
     """The suite lists a baseline first, then DROP's own rule. Under both, the last checkpoint is the worse one."""
     bench = bench_at(tmp_path)
-    plays = {"First": {"rule": "first"}, "Own": {"rule": "grad-ada"}}
+    plays = {"First": {"rule": "first"}, "Own": {"rule": "auto"}}
     bench = dataclasses.replace(bench, suite=bench.suite.changed(plays=plays, protocol="paper"))
     for task, more in (("a-medium", 0.0), ("b_random", 100.0)):
         for play, score in (("First", 1.0), ("Own", 2.0)):

@@ -234,8 +234,10 @@ def test_a_complete_suite_runs_nothing_and_changes_nothing(tmp_path: Path) -> No
     assert {path: path.read_bytes() for path in made.out.iterdir()} == before
     run_suite(replace(made, tasks=("a-medium",), methods=(BC.name,)))  # to run a part leaves the rest
     assert {path: path.read_bytes() for path in made.out.iterdir()} == before
-    with pytest.raises(DropError, match=r"DROP with other settings \(threshold 2.0 → 1.0\)"):
-        missing_cells(replace(made, suite=made.suite.changed(methods=(replace(DROP, settings={"threshold": 1.0}), BC))))
+    with pytest.raises(DropError, match=r"DROP with other settings \(multiplier_start 0.0 → 1.0\)"):
+        missing_cells(
+            replace(made, suite=made.suite.changed(methods=(replace(DROP, settings={"multiplier_start": 1.0}), BC)))
+        )
 
 
 def test_if_something_is_missing_the_folder_is_unpacked_first(tmp_path: Path) -> None:

@@ -238,7 +238,7 @@ def test_an_older_evaluation_on_a_longer_clock_says_so(swinging: Run, tmp_path: 
     (file,) = run.evaluation_folder.glob("*.json")
     assert [e.caveat for e in load_evaluations(run)] == [None]
     content = json.loads(file.read_text())
-    content["results"][0]["lengths"] = [200]
+    content["results"][0]["lengths"] = [200] * len(content["results"][0]["returns"])
     file.write_text(json.dumps({name: value for name, value in content.items() if name not in ("format", "seal")}))
     assert [e.caveat for e in load_evaluations(run)] == [
         "played for 200 steps, and the task lasts 7: play it again with drop evaluate"

@@ -18,6 +18,7 @@ from helpers.training import learnable_dataset, refusal, tiny
 
 from droprl import DROP, finetune, load_policy
 from droprl.algorithms import ALGORITHMS
+from droprl.algorithms.drop_settings import PLAIN
 from droprl.algorithms.protocol import Clock
 from droprl.data.transitions import Prepared
 from droprl.data.windows import prepare_windows
@@ -108,7 +109,7 @@ def test_the_label_is_the_sub_task_whose_embedding_acted(prepared: tuple[DROP, P
 
 @pytest.fixture(scope="module")
 def misled(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    sizes: dict[str, Any] = {"width": 16, "n_sub_tasks": 2, "embedding_size": 2, "discount": 0.9}
+    sizes: dict[str, Any] = {"width": 16, "n_sub_tasks": 2, "embedding_size": 2, "discount": 0.9, **PLAIN}
     out = tmp_path_factory.mktemp("online") / "run"
     steps: dict[str, Any] = {"steps": 300, "checkpoint_every": 150, "progress": False}
     return fit(misleading_dataset(), tiny("drop", **sizes), out=out, **steps)

@@ -16,6 +16,7 @@ seeds = 2
 episodes = 2
 
 [methods.DROP]
+n_sub_tasks = 4
 width = 8
 batch_size = 16
 depths = [1, 1, 1, 1, 1]

@@ -30,6 +30,7 @@ from droprl.algorithms.evidence import EVERY, MOVES, Evidence, measure
 from droprl.algorithms.judging import Check, judged, measured, ranking_check, spearman, wrong_embedding_check
 from droprl.algorithms.protocol import Card, Clock, Logged, Metrics, filled
 from droprl.data.behavior import behavior_sub_tasks
+from droprl.data.best import best_episodes, best_fraction
 from droprl.data.dataset import Dataset
 from droprl.data.decompose import SubTasks, decompose, sub_task_returns
 from droprl.data.first_states import behavior_returns
@@ -78,7 +79,7 @@ class DROP(DropSettings):
         clones=True,
         learns_online=True,
         presets=("literal", "plain"),
-        absent={"rank_by": "return", "top_share": None, "learn_home": False, "cross_fit": False},
+        absent={"rank_by": "return", "fallback": "top", "top_share": None, "learn_home": False, "cross_fit": False},
     )
 
     # --- the data it learns from ---
@@ -115,7 +116,10 @@ class DROP(DropSettings):
         else:
             parts = decompose(returns, rule, *sizes)
         order = np.argsort(-sub_task_returns(returns, parts), kind="stable")
-        return [parts[i] for i in order]  # the first has the highest return
+        ordered = [parts[i] for i in order]  # the first has the highest return
+        if self.fallback == "best" and self._by_return and len(parts) > 1:
+            return [best_episodes(dataset, best_fraction(dataset)), *ordered]
+        return ordered
 
     def _returns(self, dataset: Dataset) -> np.ndarray:
         return dataset.returns if self.rank_by == "return" or dataset.on_disk else behavior_returns(dataset)
@@ -142,8 +146,15 @@ class DROP(DropSettings):
 
     @property
     def _top_share(self) -> float | None:
+        """With few sub-tasks the first is drawn as often as any other."""
+        if self.top_share is None or not self._by_return:
+            return None
+        return max(self.top_share, 1.0 / filled(self.n_sub_tasks, "n_sub_tasks"))
+
+    @property
+    def _by_return(self) -> bool:
         """Behaviours and random sets have no top that stands out."""
-        return self.top_share if self.decomposition in ("rank", "quantization") else None
+        return self.decomposition in ("rank", "quantization")
 
     # --- networks ---
 

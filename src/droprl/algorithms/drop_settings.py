@@ -13,11 +13,13 @@ from droprl.networks.embeddings import EmbeddingNetwork, EmbeddingSpace
 from droprl.networks.layers import Precision
 
 Decomposition = Literal["rank", "quantization", "random", "behavior", "visits"]
+Fallback = Literal["best", "top"]
 
 # The cut is the paper's, one score model learns from all trajectories, and nothing says where sub-tasks are at home.
 PLAIN: dict[str, Any] = {
     "decomposition": "rank",
     "rank_by": "return",
+    "fallback": "top",
     "top_share": None,
     "score_models": 1,
     "cross_fit": False,
@@ -52,9 +54,13 @@ class DropSettings:
     """equal: the same N for any data, and all trajectories. paper: its table of N and M, tuned to each dataset."""
     decomposition_seed: int = 0
     """The seed of the rules that draw at random; the same for every training seed."""
+    fallback: Fallback = "best"
+    """What First plays, and what every search falls back to, if the cut is by return. best: one more sub-task in front
+    of the N, with the trajectories that F-BC would clone; they are in their own sub-tasks too. top: the first of the N,
+    as in the paper."""
     top_share: float | None = 0.4
-    """How often a batch draws from the top sub-task, if the cut is by return: it is what every search falls back to,
-    and has to be cloned as well as F-BC would. None: as often as from any other, as in the paper."""
+    """How often a batch draws from the first sub-task, if the cut is by return: it has to be cloned as well as F-BC
+    would. None: as often as from any other, as in the paper."""
 
     width: int = 512
     """Units of each hidden layer of Enc_0 … Enc_4."""
