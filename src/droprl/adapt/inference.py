@@ -20,6 +20,7 @@ from droprl.errors import require
 InferenceRule = Literal["auto", "first", "best", "grad", "best-ada", "grad-ada"]
 RULES: tuple[InferenceRule, ...] = ("best", "grad", "best-ada", "grad-ada")  # the paper's; `first` is a baseline
 Candidates = Literal["supported", "all", "first"]
+ScoreBy = Literal["embedding", "action"]
 GuardFallback = Literal["start", "nearest"]
 Score = Callable[[Array], Array]
 # On an accelerator:
@@ -73,8 +74,17 @@ class Adaptation:
     """Which point of a climb counts: the one with the highest score, its start included, or the last one, as in the
     paper. The last one can score lower than the start."""
 
+    score_by: ScoreBy = "embedding"
+    """What a z is judged by. embedding: f(s, β(s, z), z). action: the mean of f(s, β(s, z), z_n) over the sub-tasks
+    that have been at states like s. So only what z does counts, and not what its sub-task happened to earn."""
+    hysteresis: float = 0.0
+    """Keep the z in use, unless the search finds one whose score is higher by more than this."""
+    least_change: float = 0.0
+    """Search only at states where one of the candidates acts differently from the z in use, by more than this in some
+    dimension of the action (its range is 2). 0: search at every state that is due."""
+
     def __post_init__(self) -> None:
-        require(self, "at least 0", "tolerance")
+        require(self, "at least 0", "tolerance", "hysteresis", "least_change")
         require(self, "at least 1", "halve_every", "starts")
         require(self, "from 0 to 10,000", "ascent_steps")
         require(self, "from 0 to 1,000,000", "guard_patience")
@@ -104,6 +114,17 @@ def infer(
     if adaptation.rule == "first":  # sub-tasks are numbered from the highest return down
         return Inferred(embeddings[0], score(embeddings[0]), jnp.zeros((), jnp.int32))
     scores = candidate_scores(jax.vmap(score)(embeddings), adaptation, supported)
+    found = _searched(score, scores, embeddings, adaptation, last)
+    if adaptation.hysteresis == 0.0 or last is None or adaptation.rule not in ("best-ada", "grad-ada"):
+        return found
+    in_use = last._replace(score=score(last.z))
+    stays = (found.score <= in_use.score + adaptation.hysteresis) & ~jnp.isneginf(scores[last.start])
+    return jax.tree.map(lambda old, new: jnp.where(stays, old, new), in_use, found)
+
+
+def _searched(
+    score: Score, scores: Array, embeddings: Array, adaptation: Adaptation, last: Inferred | None
+) -> Inferred:
     best = jnp.argmax(scores).astype(jnp.int32)
     if adaptation.rule in ("best", "best-ada"):
         return Inferred(embeddings[best], scores[best], best)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 from jax import Array
 
 from droprl.adapt.inference import Adaptation, Inferred, Score, infer
@@ -35,16 +36,27 @@ class Search(eqx.Module):
     embeddings: Array  # (N, embedding_size)
     adaptation: Adaptation = eqx.field(static=True)
     home: Home | None = None
-    choice: Array | None = None  # what the rule auto does: a place in `AUTO`
+    choice: Array | None = None  # what the rule auto does: a place in `auto`
+    fallback: BehaviorPolicy | None = None  # acts in place of β at the first z_n
 
     def score_at(self, observation: Array) -> Score:
-        """z ↦ f(s, β(s, z), z): what the score model expects of behaving as z from s on."""
+        """z ↦ f(s, β(s, z), z): what the score model expects of behaving as z from s on. Or as `score_by` says."""
         encoded = self.behavior_policy.encode(observation)
+        weights = None if self.adaptation.score_by == "embedding" else self._weights(observation)
 
         def score(z: Array) -> Array:
-            return score_of_behavior(self.score_model, self.behavior_policy, observation, encoded, z)
+            if weights is None:
+                return score_of_behavior(self.score_model, self.behavior_policy, observation, encoded, z)
+            action = self.behavior_policy.mode(encoded, z)
+            of_each = jax.vmap(lambda z_n: jnp.min(self.score_model.each(observation, action, z_n)))(self.embeddings)
+            return weights @ of_each
 
         return score
+
+    def _weights(self, observation: Array) -> Array:
+        """(N,) one share for each sub-task at home at this state, or for all if nothing is known."""
+        at_home = jnp.ones(len(self.embeddings)) if self.home is None else 1.0 * self.home.supported(observation)
+        return at_home / jnp.maximum(at_home.sum(), 1.0)
 
     def scores(self, observation: Array) -> Array:
         """(N,) the score of every z_n."""
@@ -64,6 +76,15 @@ class Search(eqx.Module):
         score, supported = self.score_at(observation), self.supported(observation)
         return infer(score, self.embeddings, self.adaptation, last, supported)
 
+    def may_change(self, observation: Array, z: Array) -> Array:
+        """Whether a candidate acts differently from `z` at this state, by more than `least_change`."""
+        actions = jax.vmap(lambda z_n: self.action(observation, z_n))(self.embeddings)
+        change = jnp.max(jnp.abs(actions - self.action(observation, z)), axis=1)
+        supported = self.supported(observation)
+        if supported is not None:
+            change = jnp.where(supported.at[0].set(True), change, 0.0)
+        return jnp.max(change) > self.adaptation.least_change
+
     @property
     def chosen(self) -> Array:
         """The place in `auto` of what this search does."""
@@ -74,5 +95,9 @@ class Search(eqx.Module):
         return self.choice
 
     def action(self, observation: Array, z: Array) -> Array:
-        """β(s, z)."""
-        return self.behavior_policy.mode(self.behavior_policy.encode(observation), z)
+        """What a policy does with z: β(s, z)."""
+        action = self.behavior_policy.mode(self.behavior_policy.encode(observation), z)
+        if self.fallback is None:
+            return action
+        own = self.fallback.mode(self.fallback.encode(observation), z[:0])
+        return jnp.where(jnp.all(z == self.embeddings[0]), own, action)

@@ -41,7 +41,7 @@ from droprl.data.transitions import Batch, Prepared, Probe, Spec, prepare
 from droprl.data.visits import SEPARATED, separation, visit_sub_tasks
 from droprl.networks.actors import BehaviorPolicy, clone_error
 from droprl.networks.critics import AnyScoreModel
-from droprl.networks.embeddings import TaskEmbedding
+from droprl.networks.embeddings import TaskEmbedding, no_embedding
 from droprl.networks.homes import Home
 from droprl.networks.layers import for_training, look_up
 from droprl.policies import AdaptivePolicy
@@ -58,6 +58,7 @@ class Networks(eqx.Module):
     behavior_policy: BehaviorPolicy  # β
     score_model: AnyScoreModel  # f
     home: Home | None  # p(n|s)
+    fallback: BehaviorPolicy | None = None  # clones the first sub-task alone
 
 
 class DropState(NamedTuple):
@@ -117,9 +118,7 @@ class DROP(DropSettings):
             parts = decompose(returns, rule, *sizes)
         order = np.argsort(-sub_task_returns(returns, parts), kind="stable")
         ordered = [parts[i] for i in order]  # the first has the highest return
-        if self.fallback == "best" and self._by_return and len(parts) > 1:
-            return [best_episodes(dataset, best_fraction(dataset)), *ordered]
-        return ordered
+        return [best_episodes(dataset, best_fraction(dataset)), *ordered] if self._falls_back_to_best else ordered
 
     def _returns(self, dataset: Dataset) -> np.ndarray:
         return dataset.returns if self.rank_by == "return" or dataset.on_disk else behavior_returns(dataset)
@@ -152,6 +151,10 @@ class DROP(DropSettings):
         return max(self.top_share, 1.0 / filled(self.n_sub_tasks, "n_sub_tasks"))
 
     @property
+    def _falls_back_to_best(self) -> bool:
+        return self.fallback == "best" and self._by_return and filled(self.n_sub_tasks, "n_sub_tasks") > 1
+
+    @property
     def _by_return(self) -> bool:
         """Behaviours and random sets have no top that stands out."""
         return self.decomposition in ("rank", "quantization")
@@ -163,13 +166,17 @@ class DROP(DropSettings):
         size, width, d = filled(self.embedding_size, "embedding_size"), self.width, self.depths
         o, a = spec.observation_size, spec.action_size
         depth = 0 if self.embedding_network == "linear" else d[0]
+        home = fallback = None
+        if self.learn_home:
+            home = Home(o, spec.required_sub_tasks(), min(width, HOME_WIDTH), jax.random.fold_in(key, 3))
+        if self._falls_back_to_best:
+            fallback = BehaviorPolicy(o, a, 0, width, (d[1], d[2]), self.head, jax.random.fold_in(key, 4))
         networks = Networks(
             TaskEmbedding(spec.required_sub_tasks(), size, width, depth, self.embedding_space, embedding_key),
             BehaviorPolicy(o, a, size, width, (d[1], d[2]), self.head, policy_key, self.conditioning),
             scoring.make_score_model(self, spec, size, score_key),
-            Home(o, spec.required_sub_tasks(), min(width, HOME_WIDTH), jax.random.fold_in(key, 3))
-            if self.learn_home
-            else None,
+            home,
+            fallback,
         )
         still = self._optimizer().init(networks)
         optimizer = (still, still) if self.optimizers == "separate" else still
@@ -193,14 +200,16 @@ class DROP(DropSettings):
             self.sample_actions,
             home=networks.home,
             choice=choice,
+            fallback=networks.fallback,
         )
 
     def search(self, state: DropState, adaptation: Adaptation) -> Search:
         """The search among the z_n with the networks that act."""
-        networks = self.acting(state)
-        return Search(
-            networks.behavior_policy, networks.score_model, networks.embedding.table(), adaptation, networks.home
-        )
+        return self._search(self.acting(state), adaptation)
+
+    def _search(self, networks: Networks, adaptation: Adaptation) -> Search:
+        policy, score_model, z_n = networks.behavior_policy, networks.score_model, networks.embedding.table()
+        return Search(policy, score_model, z_n, adaptation, networks.home, fallback=networks.fallback)
 
     # --- losses ---
 
@@ -212,13 +221,13 @@ class DROP(DropSettings):
         networks, target = for_training((networks, target), self.precision)
         clone, own = self._clone_loss(networks, batch, policy_key)
         score, metrics = self._score_loss(networks, target, multiplier, batch, score_keys, own)
-        return clone + score + self._home_loss(networks, batch), metrics | {"clone_loss": clone}
+        return clone + score + self._side_losses(networks, batch), metrics | {"clone_loss": clone}
 
     def clone_loss(self, networks: Networks, batch: Batch, key: Array) -> tuple[Array, Array]:
         """The first part of `loss` alone, and equation 6 in it."""
         networks = for_training(networks, self.precision)
         clone, _ = self._clone_loss(networks, batch, jax.random.split(key, 3)[0])
-        return clone + self._home_loss(networks, batch), clone
+        return clone + self._side_losses(networks, batch), clone
 
     def score_loss(
         self, networks: Networks, target: AnyScoreModel, multiplier: Array, batch: Batch, key: Array
@@ -235,11 +244,19 @@ class DROP(DropSettings):
         clone = jnp.mean(jax.vmap(clone_error)(batch.action, *distributions))
         return clone, None if self.policy_smoothing else distributions[0]
 
-    def _home_loss(self, networks: Networks, batch: Batch) -> Array | float:
+    def _side_losses(self, networks: Networks, batch: Batch) -> Array | float:
+        """The losses of networks that share no weight with φ, β and f."""
+        found: Array | float = 0.0
+        if networks.home is not None:
+            found = self._home_loss(networks.home, batch)
+        if networks.fallback is not None:
+            found = found + fallback_loss(networks.fallback, batch)
+        return found
+
+    def _home_loss(self, home: Home, batch: Batch) -> Array:
         """The cross-entropy of p(n|s). How often a sub-task is drawn must not count, so it is added before."""
-        if networks.home is None:
-            return 0.0
-        logits = jax.vmap(networks.home.network)(batch.observation) + self._log_prior(len(networks.embedding.table()))
+        logits = jax.vmap(home.network)(batch.observation)
+        logits = logits + self._log_prior(logits.shape[1])
         return -jnp.mean(jnp.take_along_axis(jax.nn.log_softmax(logits), batch.sub_task[:, None], axis=1))
 
     def _log_prior(self, n: int) -> Array:
@@ -305,8 +322,7 @@ class DROP(DropSettings):
         return DropState(networks, average, optimizer, multiplier, evidence), metrics
 
     def _measured(self, evidence: Any, networks: Networks, batch: Batch) -> Evidence:
-        how = self.adaptation or Adaptation()
-        search = Search(networks.behavior_policy, networks.score_model, networks.embedding.table(), how, networks.home)
+        search = self._search(networks, self.adaptation or Adaptation())
         after: Evidence = evidence.after(measure(search, self._log_prior(len(search.embeddings)), batch))
         return after
 
@@ -357,6 +373,13 @@ class DROP(DropSettings):
             *ranking_check(metrics, "sub-tasks", "best may pick a poor one; train longer or raise the discount"),
             *scoring.score_checks(self, metrics),
         ]
+
+
+def fallback_loss(fallback: BehaviorPolicy, batch: Batch) -> Array:
+    """F-BC's loss: cloning of the steps of the first sub-task alone."""
+    errors = jax.vmap(fallback.clone_loss, (0, 0, None))(batch.observation, batch.action, no_embedding())
+    drawn = batch.sub_task == 0
+    return jnp.sum(drawn * errors) / jnp.maximum(jnp.sum(drawn), 1.0)
 
 
 def _smoothed(z: Array, deviation: float, key: Array) -> Array:

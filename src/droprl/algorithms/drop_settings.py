@@ -56,11 +56,11 @@ class DropSettings:
     """The seed of the rules that draw at random; the same for every training seed."""
     fallback: Fallback = "best"
     """What First plays, and what every search falls back to, if the cut is by return. best: one more sub-task in front
-    of the N, with the trajectories that F-BC would clone; they are in their own sub-tasks too. top: the first of the N,
-    as in the paper."""
-    top_share: float | None = 0.4
-    """How often a batch draws from the first sub-task, if the cut is by return: it has to be cloned as well as F-BC
-    would. None: as often as from any other, as in the paper."""
+    of the N, with the trajectories that F-BC would clone, and a policy network of its own. So First is F-BC. These
+    trajectories are in their sub-tasks of the N too. top: the first of the N, as in the paper."""
+    top_share: float | None = 0.5
+    """How often a batch draws from the first sub-task, if the cut is by return. None: as often as from any other, as
+    in the paper."""
 
     width: int = 512
     """Units of each hidden layer of Enc_0 … Enc_4."""

@@ -47,10 +47,12 @@ class AdaptivePolicy(eqx.Module):
     guard: Guard | None = None
     home: Home | None = None
     choice: Array | None = None  # what the rule auto does
+    fallback: BehaviorPolicy | None = None  # acts in place of β at the first z_n
 
     @property
     def search(self) -> Search:
-        return Search(self.behavior_policy, self.score_model, self.embeddings, self.adaptation, self.home, self.choice)
+        policy, score_model, z_n = self.behavior_policy, self.score_model, self.embeddings
+        return Search(policy, score_model, z_n, self.adaptation, self.home, self.choice, self.fallback)
 
     def settled(self) -> AdaptivePolicy:
         """The same policy, with the rule that auto turned out to be."""
@@ -62,7 +64,7 @@ class AdaptivePolicy(eqx.Module):
     def traits(self) -> Traits:
         rule, interval = self.adaptation.rule, self.adaptation.reinference_interval
         once = rule in ("best", "grad")
-        follows_from_the_state = rule == "first" or (rule in INFERS_AGAIN and interval == 1 and not self._warm)
+        follows_from_the_state = rule == "first" or (rule in INFERS_AGAIN and interval == 1 and not self._looks_back)
         return Traits(
             draws=draws_actions(self.behavior_policy, self.sample_actions),
             remembers=self.guard is not None or not follows_from_the_state,
@@ -81,7 +83,17 @@ class AdaptivePolicy(eqx.Module):
             after = self._inferred(carry, observations)._replace(step=carry.step + 1)
         else:
             after, observations = self._guarded(self.guard, carry, observations)
-        return after, actions_of(self.behavior_policy, observations, after.inferred.z, key, self.traits.draws)
+        return after, self._actions(observations, after.inferred.z, key)
+
+    def _actions(self, observations: Array, z: Array, key: Array | None) -> Array:
+        draws = self.traits.draws
+        if self.fallback is None:
+            return actions_of(self.behavior_policy, observations, z, key, draws)
+        own = actions_of(self.fallback, observations, z[:, :0], key, draws)
+        if self.adaptation.rule == "first":
+            return own
+        first = jnp.all(z == self.embeddings[0], axis=1, keepdims=True)
+        return jnp.where(first, own, actions_of(self.behavior_policy, observations, z, key, draws))
 
     def facts(self, carry: AdaptiveMemory) -> Facts:
         inferred, guarded = carry.inferred, carry.guarded
@@ -133,7 +145,18 @@ class AdaptivePolicy(eqx.Module):
 
     @property
     def _warm(self) -> bool:
-        return self.adaptation.warm_start and self.adaptation.rule == "grad-ada"
+        """Whether a search uses the last z and where it started."""
+        rule = self.adaptation.rule
+        warm = self.adaptation.warm_start and rule in ("auto", "grad-ada")
+        return warm or (self.adaptation.hysteresis > 0 and rule in INFERS_AGAIN)
+
+    @property
+    def _skips(self) -> bool:
+        return self.adaptation.least_change > 0 and self.adaptation.rule in INFERS_AGAIN
+
+    @property
+    def _looks_back(self) -> bool:
+        return self._warm or self._skips
 
     def _guarded(self, guard: Guard, carry: AdaptiveMemory, observations: Array) -> tuple[AdaptiveMemory, Array]:
         """The memory after a step, and the observations that the actions use."""
@@ -151,9 +174,11 @@ class AdaptivePolicy(eqx.Module):
         """The memory, with a new embedding in the episodes that are due for one."""
         infer_all = jax.vmap(self._infer_after)
         adapts = self.adaptation.rule in INFERS_AGAIN
-        if adapts and self.adaptation.reinference_interval == 1:
+        if adapts and self.adaptation.reinference_interval == 1 and not self._skips:
             return infer_all(observations, carry)
         due = carry.step % self.adaptation.reinference_interval == 0 if adapts else carry.step == 0
+        if self._skips:
+            due &= (carry.step == 0) | jax.vmap(self.search.may_change)(observations, carry.inferred.z)
         # The whole batch skips the search when no episode is due. This is what makes DROP(m) cheap.
         found = jax.lax.cond(jnp.any(due), lambda: infer_all(observations, carry), lambda: carry)
         return _where(due, found, carry)
