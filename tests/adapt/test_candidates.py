@@ -98,3 +98,18 @@ def test_home_compares_with_equally_frequent_sub_tasks() -> None:
     )
     np.testing.assert_allclose(jnp.exp(home.log_shares(jnp.ones(2))), [0.89, 0.102, 0.008], rtol=1e-5)
     assert home.supported(jnp.ones(2)).tolist() == [True, AT_HOME <= 0.102 * 3, False]
+
+
+@pytest.mark.parametrize(
+    ("rule", "unproven"),
+    [
+        ("auto", [False] * 4),
+        ("first", [False] * 4),
+        ("best-ada", [True, True, False, False]),
+        ("grad-ada", [True, False, True, False]),
+    ],
+)
+def test_a_rule_that_searches_without_evidence_is_unproven(rule: Any, unproven: list[bool]) -> None:
+    """The evidence in turn: for nothing, for an ascent from the first, for choosing, for choosing and an ascent."""
+    assert [search(choice, rule).unproven for choice in range(4)] == unproven
+    assert not search(None, rule).unproven  # nobody looked

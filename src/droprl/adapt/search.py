@@ -16,6 +16,13 @@ from droprl.networks.critics import AnyScoreModel, score_of_behavior
 from droprl.networks.homes import Home
 
 STAY, CLIMB, CHOOSE, CHOOSE_AND_CLIMB = range(4)
+# For each rule that searches, the evidence that speaks for it.
+_PROVEN_BY: dict[str, tuple[int, ...]] = {
+    "best": (CHOOSE, CHOOSE_AND_CLIMB),
+    "best-ada": (CHOOSE, CHOOSE_AND_CLIMB),
+    "grad": (CLIMB, CHOOSE_AND_CLIMB),
+    "grad-ada": (CLIMB, CHOOSE_AND_CLIMB),
+}
 
 
 def auto(adaptation: Adaptation) -> list[Adaptation]:
@@ -93,6 +100,12 @@ class Search(eqx.Module):
                 "the rule auto needs evidence from training: train DROP with cross_fit, or give another rule"
             )
         return self.choice
+
+    @property
+    def unproven(self) -> bool:
+        """Whether training looked for evidence that the search of this rule pays, and found none."""
+        enough = _PROVEN_BY.get(self.adaptation.rule)
+        return self.choice is not None and enough is not None and int(self.choice) not in enough
 
     def action(self, observation: Array, z: Array) -> Array:
         """What a policy does with z: β(s, z)."""

@@ -10,7 +10,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from droprl.adapt import InferenceRule
-from droprl.adapt.inference import GuardFallback
+from droprl.adapt.inference import Candidates, GuardFallback, ScoreBy
 from droprl.cli.options import Folder, parse, print_json, use_compilation_cache
 from droprl.errors import DropError
 from droprl.evaluation import Evaluation
@@ -26,7 +26,8 @@ class AdaptationOptions:
 
     rule: InferenceRule | None = None
     """best and grad infer z once, at the initial state; best-ada and grad-ada infer it again during the episode. first
-    infers nothing: it takes the z of the sub-task with the highest return in the data."""
+    infers nothing: it plays the first sub-task. auto does so too, and searches only where the data showed that it
+    pays."""
     ascent_steps: int | None = None
     """K, the steps of gradient ascent."""
     step_size: float | None = None
@@ -43,6 +44,16 @@ class AdaptationOptions:
     """Each time this many ascent steps are done, only the better half of the starts goes on."""
     tolerance: float | None = None
     """Stop when no start gains more than this in a step."""
+    candidates: Candidates | None = None
+    """Which z_n may be chosen: those whose sub-tasks have been at states like this one, all, or the first alone."""
+    keep: Literal["best", "last"] | None = None
+    """Which point of a climb counts: the one with the highest score, or the last one."""
+    score_by: ScoreBy | None = None
+    """Judge a z by f at its own z, or only by what its action is worth to the sub-tasks that have been there."""
+    hysteresis: float | None = None
+    """Keep the z in use unless another one scores higher by more than this."""
+    least_change: float | None = None
+    """Search only at states where a candidate's action differs by more than this from that of the z in use."""
     warm_start: bool | None = None
     """Let grad-ada also ascend from z* of the previous state."""
     reinference_interval: int | None = None
@@ -111,6 +122,13 @@ def print_scores(evaluations: list[Evaluation]) -> None:
     for e in evaluations:
         if e.guarded is not None:
             console.print(f"The guard of {e.rule} stepped in at {100 * e.guarded:.1f} % of the actions.")
+        if e.unproven:
+            seeds = ", ".join(map(str, e.unproven))
+            console.print(
+                f"Warning: {e.rule} searches, but nothing in the data showed that this pays (seed {seeds}). The rule "
+                "auto searches only where it does.",
+                soft_wrap=True,
+            )
     for caveat in dict.fromkeys(e.caveat for e in evaluations if e.caveat):
         console.print(f"Not quite D4RL's scores: {caveat}.", soft_wrap=True)
 

@@ -97,6 +97,8 @@ class Evaluation:
     """For one environment, one call at a time; None in some older files."""
     guarded: float | None = None
     """The share of all actions at which the guard stepped in. None without a guard."""
+    unproven: list[int] | None = None
+    """The seeds in whose training nothing showed that the search of this rule pays."""
     unsealed: bool = False
     """Whether it is of an older version, which saved no checksum: nobody knows whether it was changed."""
     kept: str | None = None
@@ -298,6 +300,7 @@ def _summary(
         interval=(float("nan"), float("nan")),
         caveat=task.caveat if task is not None and policy.origin.score_range is not None else None,
         milliseconds_per_action=1e3 * seconds,
+        unproven=sorted({p.origin.seed for p in policies if p.search is not None and p.search.unproven}) or None,
     ).summarised()
 
 
