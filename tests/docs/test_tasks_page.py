@@ -27,16 +27,17 @@ def row(title: str, after: str = "") -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("contacts", "noise", "title", "after"),
+    ("ant", "noise", "title", "after"),
     [
-        ("d4rl", 0.2, "droprl's ant, which is D4RL's", ""),
-        ("d4rl", 0.0, "without noise", "| droprl's ant"),
-        ("gymnasium", 0.2, "the same with Gymnasium's contacts", ""),
-        ("gymnasium", 0.0, "without noise", "| the same with Gymnasium's contacts"),
+        ("D4RL's", 0.2, "droprl's ant, which is D4RL's", ""),
+        ("D4RL's", 0.0, "without noise", "| droprl's ant"),
+        ("D4RL's, with Gymnasium's contacts", 0.2, "the same with Gymnasium's contacts", ""),
+        ("D4RL's, with Gymnasium's contacts", 0.0, "without noise", "| the same with Gymnasium's contacts"),
+        ("Gymnasium's", 0.2, "Gymnasium's ant", ""),
     ],
 )
-def test_goals_reached(contacts: str, noise: float, title: str, after: str) -> None:
-    found = [r for r in results("antmaze/results/walker.json") if (r["contacts"], r["noise"]) == (contacts, noise)]
+def test_goals_reached(ant: str, noise: float, title: str, after: str) -> None:
+    found = [r for r in results("antmaze/results/walker.json") if (r["ant"], r["noise"]) == (ant, noise)]
     assert [r["maze"] for r in found] == ["antmaze-umaze", "antmaze-medium", "antmaze-large"]
     assert row(title, after) == [str(sum(r["reached_in_each"])) for r in found]
     assert {len(r["reached_in_each"]) for r in found} == {50}
@@ -46,7 +47,7 @@ def test_a_policy_that_walked_d4rls_ant_walks_here() -> None:
     share = {
         r["maze"]: np.mean(r["reached_in_each"])
         for r in results("antmaze/results/walker.json")
-        if (r["contacts"], r["noise"]) == ("d4rl", 0.2)
+        if (r["ant"], r["noise"]) == ("D4RL's", 0.2)
     }
     assert share["antmaze-umaze"] >= 0.7
     assert share["antmaze-medium"] >= 0.5

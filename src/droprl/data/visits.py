@@ -19,8 +19,8 @@ from droprl.errors import DropError
 FEATURES = 256
 FREQUENCY = 2.0  # of the random features: a period is about three standard deviations of the states
 COMPONENTS = 10
-# A group with a smaller share than this of its part of the steps is no sub-task. In AntMaze some walks begin at the goal
-# and end after a step. They visit one place and are alike, and their return is the highest: they were the top sub-task.
+# A group with a smaller share than this of its part of the steps is no sub-task. In AntMaze some walks begin at the
+# goal and end after a step. They are alike, and their return is the highest: they were the top sub-task.
 SMALLEST = 0.01
 # Midway between the lowest of four mixtures of policies (0.39) and maze2d-gates, where luck and stitching count (0.06).
 SEPARATED = 0.2
