@@ -1,5 +1,7 @@
-"""What the caveats of Adroit's scores say is true of the installed gymnasium-robotics. If one of these tests fails after
-an update, the caveat in `tasks.json` and docs/tasks.md has to go."""
+"""What the caveats of Adroit's scores say is true of the installed gymnasium-robotics.
+
+If one of these tests fails after an update, the caveat in `tasks.json` and what docs/tasks.md says have to go.
+"""
 
 from __future__ import annotations
 
