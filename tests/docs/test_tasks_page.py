@@ -1,4 +1,4 @@
-"""The numbers of docs/tasks.md are those of the committed results."""
+"""The numbers of docs/tasks.md, and of the ties in docs/data.md, are those of the committed results."""
 
 from __future__ import annotations
 
@@ -82,3 +82,12 @@ def test_rows_of_the_bodies(body: str) -> None:
     assert max(r["next_state"][within[0]] for r in found) <= within[1]
     assert max(r["reward"]["max"] for r in found) <= 1e-4
     assert sum(r["ends_that_differ"] for r in found) == 0
+
+
+def test_orders_of_ties() -> None:
+    page = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
+    by_data = [results(f"ties/results/{name}.json") for name in ("antmaze-umaze", "antmaze-umaze-diverse")]
+    for played in zip(*by_data, strict=True):
+        assert {np.shape(r["scores_of_each_seed"]) for r in played} == {(3, 25)}
+        means = " | ".join(f"{np.mean(r['scores_of_each_seed']):.1f}" for r in played)
+        assert f"| {played[0]['order']} | {means} |" in page
