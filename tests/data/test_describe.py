@@ -77,3 +77,40 @@ def test_equal_returns_make_one_bar(value: float) -> None:
     description = describe(dataset_with([value] * 3))
     assert description.histogram_counts == (3,)
     assert "█" in page(description)
+
+
+# --- ties ------------------------------------------------------------------------------------------------------------
+
+
+def test_ties_are_counted_and_shown() -> None:
+    """Twelve walks earn 1 at their end and eight earn nothing. With N = 10, Rank puts two into each sub-task: six hold
+    only successes and four only failures, and each stands beside one that is alike."""
+    won, lengths = [1, 0, 1, 1, 0] * 4, [3, 9, 5, 4, 9] * 4
+    ends = np.cumsum(lengths) - 1
+    rewards, terminals, timeouts = np.zeros(ends[-1] + 1), np.zeros(ends[-1] + 1, bool), np.zeros(ends[-1] + 1, bool)
+    rewards[ends] = won
+    terminals[ends], timeouts[ends] = np.array(won, bool), ~np.array(won, bool)
+    zeros = np.zeros((len(rewards), 1))
+    description = describe(from_arrays(zeros, zeros, rewards, terminals, timeouts))
+    ties = description.ties
+    assert ties is not None
+    assert (ties.n_trajectories, ties.n_returns, ties.n_alike, ties.n_best, ties.best_return) == (20, 2, 10, 12, 1.0)
+    assert (ties.best_lengths.min, ties.best_lengths.median, ties.best_lengths.max) == (3, 4, 5)
+    assert ties.best_discounted == pytest.approx(0.99**3)  # the median walk is paid in its fourth step
+    shown = " ".join(page(description).split())
+    assert "20 of 20 trajectories share their return with another. There are 2 different returns." in shown
+    assert "10 of its sub-tasks hold the same return as one beside them" in shown
+    assert "the median one is worth 0.97 at its first state" in shown
+
+
+def test_a_mixed_sub_task_is_not_alike() -> None:
+    """Rank by twos: (1, 1), (1, 0), (0, 0), (0, 0). The first stands beside a mixed one, the last two are alike."""
+    ties = describe(dataset_with([1.0, 1.0, 1.0] + [0.0] * 17)).ties
+    assert ties is not None
+    assert ties.n_alike == 8
+
+
+def test_few_ties_are_not_worth_a_word() -> None:
+    description = describe(dataset_with([*range(30), 29]))
+    assert description.ties is None
+    assert "Ties" not in page(description)

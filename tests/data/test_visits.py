@@ -9,6 +9,7 @@ import pytest
 from helpers.builders import make_dataset
 
 from droprl.algorithms.drop import DROP
+from droprl.data import visits
 from droprl.data.dataset import Dataset
 from droprl.data.first_states import behavior_returns, foretold_returns
 from droprl.data.visits import SEPARATED, separation, visit_sub_tasks
@@ -36,6 +37,22 @@ def test_a_cut_by_visits_finds_the_ways_whatever_they_earn(luck: bool) -> None:
     assert len(parts) == WAYS
     assert all(len(np.unique(way[part])) == 1 for part in parts)
     assert sorted(np.concatenate(parts).tolist()) == list(range(len(way)))
+
+
+def test_walks_of_one_step_are_no_sub_task_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forty walks of 100 steps on two ways, and ten of one step beside the second. Alone, these would be a group."""
+    lengths, short = [100] * 40 + [1] * 10, set(range(40, 50))
+    dataset = make_dataset([(n, "terminal") for n in lengths], observation_size=2)
+    way = np.array([0.0, 1.0] * 20 + [1.5] * 10)
+    observations = np.repeat(way, lengths)[:, None] + np.random.default_rng(0).normal(0, 0.05, (4010, 2))
+    dataset = replace(dataset, observations=observations.astype(np.float32))
+    parts = visit_sub_tasks(dataset, 3, 1)
+    assert sorted(np.concatenate(parts).tolist()) == list(range(50))
+    joined = [part for part in parts if short & set(part.tolist())]
+    assert all(dataset.lengths[part].sum() >= 100 for part in parts)
+    assert all((way[part][dataset.lengths[part] == 100] == 1).all() for part in joined)
+    monkeypatch.setattr(visits, "SMALLEST", 0.0)
+    assert any(set(part.tolist()) == short for part in visit_sub_tasks(dataset, 3, 1))
 
 
 def test_returns_tell_ways_apart_or_they_do_not() -> None:

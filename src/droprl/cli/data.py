@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeRemaining
 from droprl.cli.describe import print_description
 from droprl.cli.options import Source, parse, print_json
 from droprl.data import Dataset, map_dataset, save_d4rl
+from droprl.data.ant_walks import ANT_DATA, AntWalker, load_walker
 from droprl.data.describe import describe
 from droprl.data.made import make_dataset
 from droprl.data.sources import SourceOptions
@@ -44,10 +45,23 @@ def info(words: list[str]) -> None:
 
 @dataclass(frozen=True)
 class Make:
-    """Make a maze dataset in D4RL's layout. This needs no download and no GPU."""
+    """Make a maze dataset in D4RL's layout. This needs no GPU, and no download except for AntMaze's walker."""
 
-    maze: tyro.conf.Positional[Literal["maze2d-umaze", "maze2d-medium", "maze2d-large", "maze2d-gates"]]
-    """Which maze. maze2d-gates is a row of junctions that can tell luck from skill."""
+    maze: tyro.conf.Positional[
+        Literal[
+            "maze2d-umaze",
+            "maze2d-medium",
+            "maze2d-large",
+            "maze2d-gates",
+            "antmaze-umaze",
+            "antmaze-umaze-diverse",
+            "antmaze-medium-play",
+            "antmaze-medium-diverse",
+            "antmaze-large-play",
+            "antmaze-large-diverse",
+        ]
+    ]
+    """Which maze. maze2d-gates is a row of junctions that can tell luck from skill. AntMaze needs a --walker."""
     steps: int = 100_000
     """How many steps, rounded up to whole episodes."""
     seed: int = 0
@@ -61,6 +75,9 @@ class Make:
     """maze2d-gates: how many junctions stand in a row. By default 3."""
     cap: int | None = None
     """maze2d-gates: at how many junctions one trajectory goes right, at most. By default at all but one."""
+    walker: Path | None = None
+    """antmaze: an .npz file with a policy that walks the ant to a point: layers W0, b0, W1, b1, … that lead from 27
+    observed numbers and a direction to 8 actions."""
 
     @property
     def name(self) -> str:
@@ -75,15 +92,18 @@ class Make:
 
 def make(words: list[str]) -> None:
     options = parse(Make, "data make", words)
+    if options.walker is not None and options.maze not in ANT_DATA:
+        raise DropError(f"{options.maze}: nothing walks there: leave --walker out, or make antmaze-umaze")
+    walker = None if options.walker is None else load_walker(options.walker)
     path = options.out or Path(f"{options.name}.hdf5")
-    dataset = make_maze(options.name, options.steps, options.seed)
+    dataset = make_maze(options.name, options.steps, options.seed, walker)
     save_d4rl(dataset, path)
     say(f"{path}: {dataset.n_steps:,} steps in {dataset.n_episodes:,} episodes; look at it with: drop data info {path}")
 
 
-def make_maze(name: str, steps: int, seed: int) -> Dataset:
+def make_maze(name: str, steps: int, seed: int, walker: AntWalker | None = None) -> Dataset:
     with _bar(f"making {name}") as progress:
-        return make_dataset(name, steps, seed, progress)
+        return make_dataset(name, steps, seed, progress, walker)
 
 
 @dataclass(frozen=True)

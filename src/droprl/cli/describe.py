@@ -6,7 +6,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from droprl.data.describe import Description
+from droprl.data.describe import TIE_DISCOUNT, Description, Ties
 from droprl.terminal import Screen
 
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
@@ -20,6 +20,8 @@ def print_description(description: Description, console: Screen) -> None:
     for line in _histogram_lines(description):
         console.print(line)
     console.print(_cuts(description))
+    if description.ties is not None:
+        console.print(_ties(description, description.ties))
     console.print(_best(description))
 
 
@@ -105,6 +107,20 @@ def _cuts(description: Description) -> Table:
             _range(cut.last_returns),
         )
     return table
+
+
+def _ties(description: Description, ties: Ties) -> Text:
+    lengths = ties.best_lengths
+    return Text.assemble(
+        ("Ties: ", "bold"),
+        f"{ties.n_trajectories:,} of {description.n_episodes:,} trajectories share their return with another. There "
+        f"are {ties.n_returns:,} different returns. Rank leaves ties in the order of the data: {ties.n_alike} of its "
+        f"sub-tasks hold the same return as one beside them. Quantization leaves bins empty. The {ties.n_best:,} best "
+        f"(return {ties.best_return:g}) take {lengths.lower_quartile:,.0f} to {lengths.upper_quartile:,.0f} steps (the "
+        f"middle half), and with γ = {TIE_DISCOUNT:g} the median one is worth {ties.best_discounted:.2g} at its first "
+        "state. ",
+        ("--decomposition visits cuts by where trajectories go instead.", "dim"),
+    )
 
 
 def _best(description: Description) -> Text:

@@ -13,9 +13,12 @@ import numpy as np
 from droprl.data.best import BEST_RULE, best_episodes, best_fraction
 from droprl.data.dataset import Dataset
 from droprl.data.decompose import Rule, decompose
+from droprl.data.returns import discounted_returns
 from droprl.data.tasks import equal_sub_tasks
 
 HISTOGRAM_BINS = 12
+MANY_TIES = 0.1  # the share of trajectories from which on ties are worth a word
+TIE_DISCOUNT = 0.99
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,19 @@ class Cut:
 
 
 @dataclass(frozen=True)
+class Ties:
+    """Trajectories that earned the same: no rule by return can tell them apart."""
+
+    n_trajectories: int  # that share their return with another one
+    n_returns: int  # different returns in the data
+    n_alike: int  # sub-tasks of Rank that hold a single return, the same as a sub-task beside it
+    best_return: float
+    n_best: int
+    best_lengths: Spread  # of the trajectories with the best return
+    best_discounted: float  # the median of their discounted returns, with γ = 0.99
+
+
+@dataclass(frozen=True)
 class Description:
     """Everything that `drop data info` shows, in types that fit into JSON."""
 
@@ -68,6 +84,7 @@ class Description:
     trajectories_asked: int  # M
     sub_tasks_origin: str
     cuts: tuple[Cut, ...]
+    ties: Ties | None  # None: fewer than one in ten share their return
     best_fraction: float  # the share of trajectories that F-BC clones
     best_trajectories: int
     best_steps: int
@@ -109,6 +126,7 @@ def describe(dataset: Dataset, seed: int = 0) -> Description:
         cuts=tuple(
             _cut(returns, rule, preset.n_sub_tasks, preset.trajectories_per_sub_task, seed) for rule in get_args(Rule)
         ),
+        ties=_ties(dataset, preset.n_sub_tasks, preset.trajectories_per_sub_task),
         best_fraction=fraction,
         best_trajectories=len(best),
         best_steps=int(dataset.lengths[best].sum()),
@@ -137,6 +155,28 @@ def _cut(returns: np.ndarray, rule: Rule, n_sub_tasks: int, trajectories_per_sub
         largest=max(sizes),
         first_returns=(float(first.min()), float(first.max())),
         last_returns=(float(last.min()), float(last.max())),
+    )
+
+
+def _ties(dataset: Dataset, n_sub_tasks: int, trajectories_per_sub_task: int) -> Ties | None:
+    returns = dataset.returns
+    values, counts = np.unique(returns, return_counts=True)
+    tied = int(counts[counts > 1].sum())
+    if tied < MANY_TIES * len(returns):
+        return None
+    parts = decompose(returns, "rank", n_sub_tasks, trajectories_per_sub_task)
+    only = [part[0] if len(part) == 1 else None for part in (np.unique(returns[members]) for members in parts)]
+    beside = [only[max(0, i - 1) : i] + only[i + 1 : i + 2] for i in range(len(only))]
+    best = returns == values[-1]
+    at_start = discounted_returns(dataset, TIE_DISCOUNT)[dataset.bounds[:-1]]
+    return Ties(
+        n_trajectories=tied,
+        n_returns=len(values),
+        n_alike=sum(value is not None and value in near for value, near in zip(only, beside, strict=True)),
+        best_return=float(values[-1]),
+        n_best=int(best.sum()),
+        best_lengths=_spread(dataset.lengths[best]),
+        best_discounted=float(np.median(at_start[best])),
     )
 
 

@@ -19,15 +19,38 @@ from droprl.errors import DropError
 FEATURES = 256
 FREQUENCY = 2.0  # of the random features: a period is about three standard deviations of the states
 COMPONENTS = 10
+# A group with a smaller share than this of its part of the steps is no sub-task. In AntMaze some walks begin at the
+# goal and end after a step. They are alike, and their return is the highest: they were the top sub-task.
+SMALLEST = 0.01
 # Midway between the lowest of four mixtures of policies (0.39) and maze2d-gates, where luck and stitching count (0.06).
 SEPARATED = 0.2
 
 
 def visit_sub_tasks(dataset: Dataset, n_sub_tasks: int, at_least: int, seed: int = 0) -> SubTasks:
-    """Visits(N, M): k-means of the trajectories into at most N groups with M trajectories each on average."""
+    """Visits(N, M): k-means of the trajectories into at most N groups with M trajectories each on average.
+
+    Trajectories whose group has too few steps to be cloned join the nearest of the other groups.
+    """
     n_groups = max(1, min(n_sub_tasks, dataset.n_episodes // at_least))
-    group = k_means(visit_signatures(dataset, seed), n_groups, np.random.default_rng(seed))
+    group = _groups(visit_signatures(dataset, seed), dataset.lengths, n_groups, seed)
     return [members for i in range(n_groups) if (members := np.flatnonzero(group == i)).size]
+
+
+def _groups(points: np.ndarray, steps: np.ndarray, n_groups: int, seed: int) -> np.ndarray:
+    kept = np.ones(len(points), bool)
+    while True:
+        group = k_means(points[kept], n_groups, np.random.default_rng(seed))
+        sizes = np.bincount(group, weights=steps[kept], minlength=n_groups)
+        tiny = (sizes < SMALLEST * steps.sum() / n_groups)[group]
+        if not tiny.any():
+            break
+        kept[np.flatnonzero(kept)[tiny]] = False
+    centres = {i: points[kept][group == i].mean(axis=0) for i in np.unique(group)}
+    found = np.empty(len(points), int)
+    found[kept] = group
+    for each in np.flatnonzero(~kept):
+        found[each] = min(centres, key=lambda i: float(np.sum((points[each] - centres[i]) ** 2)))
+    return found
 
 
 @lru_cache(maxsize=1)  # called several times: by the choice of the rule, and before and after γ is chosen

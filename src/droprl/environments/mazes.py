@@ -100,18 +100,21 @@ MAPS: Final = {
     ),
 }
 TIME_LIMITS: Final = {"antmaze-umaze": 700, "antmaze-medium": 1000, "antmaze-large": 1000}
-CELLS: Final = {"#": 1, ".": 0, "R": "r", "G": "g"}
 
 
 def register_antmazes() -> None:
-    """Make `gymnasium.make("droprl/antmaze-umaze-v0")` and the other two work. A second call changes nothing."""
+    """Make `gymnasium.make("droprl/antmaze-umaze-v0")` and the other two work. A second call changes nothing.
+
+    `droprl/antmaze-umaze-stiff-v0` has the contacts of Gymnasium's ant.
+    """
     import gymnasium
 
     for name, limit in TIME_LIMITS.items():
-        if env_id(name) not in gymnasium.registry:
-            gymnasium.register(
-                env_id(name),
-                entry_point="droprl.environments.antmaze:make_antmaze",
-                kwargs={"maze": name},
-                max_episode_steps=limit,
-            )
+        for known, contacts in ((name, "d4rl"), (f"{name}-stiff", "gymnasium")):
+            if env_id(known) not in gymnasium.registry:
+                gymnasium.register(
+                    env_id(known),
+                    entry_point="droprl.environments.antmaze:AntMazeEnv",
+                    kwargs={"maze": name, "contacts": contacts},
+                    max_episode_steps=limit,
+                )

@@ -92,7 +92,7 @@ class Camera:
         viewer = self._renderer.viewer
         for flag in (mujoco.mjtRndFlag.mjRND_SHADOW, mujoco.mjtRndFlag.mjRND_REFLECTION):
             viewer.scn.flags[flag] = 0  # without a GPU, these take most of a frame's time
-        if body is inner:
+        if body is inner and not hasattr(inner, "free_cells"):
             self._torso = mujoco.mj_name2id(body.model, mujoco.mjtObj.mjOBJ_BODY, "torso")
         else:
             _look_down(viewer.cam, body.model)
