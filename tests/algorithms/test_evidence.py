@@ -60,12 +60,13 @@ def test_the_products_by_hand(state: Any) -> None:
         def score(s: jax.Array, z: jax.Array, unseen: int = unseen) -> jax.Array:
             return networks.score_model.each(s, policy.mode(policy.encode(s), z), z)[unseen]
 
-        def value(s: jax.Array, score: Any = score) -> float:
+        def mean(s: jax.Array, of: Any) -> Any:
+            """Over the sub-tasks that the state may come from."""
             shares = np.exp(np.asarray(networks.home.log_shares(s) + PRIOR))
-            return float(sum(p * float(score(s, z)) for p, z in zip(shares / shares.sum(), table, strict=True)))
+            return sum(p * np.asarray(of(s, z)) for p, z in zip(shares / shares.sum(), table, strict=True))
 
         s, a = batch.observation[i], np.asarray(batch.action[i])
-        advantage = float(batch.reward[i]) + 0.9 * value(batch.next_observation[i]) - value(s)
+        advantage = float(batch.reward[i]) + 0.9 * mean(batch.next_observation[i], score) - mean(s, score)
         supported = networks.home.supported(s)
 
         def at(z: jax.Array, s: jax.Array = s) -> np.ndarray:
@@ -78,7 +79,9 @@ def test_the_products_by_hand(state: Any) -> None:
         first, chosen = at(table[0]), at(by("best-ada", "supported"))
         from_first, climbed = at(by("grad-ada", "first")), at(by("grad-ada", "supported"))
         moves = [(first, chosen), (first, from_first), (chosen, climbed)]
-        expected = [float(batch.has_target[i]) * advantage * float((a - b) @ (c - b)) for b, c in moves]
+        unusual = a - mean(s, lambda s, z: policy.mode(policy.encode(s), z))
+        counts = float(batch.has_target[i]) * bool(supported[0])
+        expected = [counts * advantage * float(unusual @ (c - b)) for b, c in moves]
         np.testing.assert_allclose(found[i], expected, rtol=2e-4, atol=1e-6)
 
 
@@ -124,6 +127,22 @@ def test_luck_is_no_evidence_and_skill_is(state: Any) -> None:
     skilled = Evidence.none().after(measure(search, PRIOR, batch._replace(reward=paid))).t_values(10_000)
     assert np.abs(np.asarray(lucky)).max() < 4
     assert float(skilled[0]) > 10
+
+
+def test_a_wrong_value_of_the_state_is_no_evidence(state: Any) -> None:
+    """V is 5 too low everywhere, and the actions scatter about the data's mean: nothing speaks for any move."""
+    networks, batch = state.networks, make_batch(8 * 4000, seed=4)
+    table, policy = networks.embedding.table(), networks.behavior_policy
+    search = Search(policy, networks.score_model, table, Adaptation(), networks.home)
+
+    def usual(s: jax.Array) -> jax.Array:
+        encoded = policy.encode(s)
+        return jax.nn.softmax(networks.home.log_shares(s) + PRIOR) @ jax.vmap(lambda z: policy.mode(encoded, z))(table)
+
+    actions = jax.vmap(usual)(batch.observation) + 0.3 * batch.action
+    biased = batch._replace(action=actions, reward=batch.reward + 5.0, discount=jnp.zeros_like(batch.discount))
+    t_values = Evidence.none().after(measure(search, PRIOR, biased)).t_values(10_000)
+    assert np.abs(np.asarray(t_values)).max() < 4
 
 
 def test_settings_that_cannot_give_evidence_are_refused() -> None:

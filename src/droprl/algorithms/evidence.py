@@ -2,12 +2,13 @@
 
 Each of two score models learns from one half of the trajectories, and is asked about the other half. At a step (s, a)
 of the data, the search of that model would move the action from b to c. On average over such steps, did actions that
-lie farther towards c earn more than the state promised?
+lie farther in this direction than the data's mean action μ(s) = Σ_n p(n|s) β(s, z_n) earn more than the state promised?
 
-    E [ (R + γ V(s') − V(s)) · ⟨a − b, c − b⟩ ]
+    E [ (R + γ V(s') − V(s)) · ⟨a − μ(s), c − b⟩ ]
 
-Luck cancels out: the model has not seen how these trajectories end, and V knows only the state. Three moves are judged:
-from the first z_n to the one that f prefers, and the ascent from either.
+Luck cancels out: the model has not seen how these trajectories end, and V knows only the state. An error of V(s)
+cancels too, because a − μ(s) is zero on average. Only states where the first sub-task has been count: what is asked is
+whether to leave it. Three moves are judged: from the first z_n to the one that f prefers, and the ascent from either.
 """
 
 from __future__ import annotations
@@ -74,19 +75,24 @@ def measure(search: Search, log_prior: Array, batch: Batch) -> Array:
             encoded = policy.encode(observation)
             return lambda z: search.score_model.each(observation, policy.mode(encoded, z), z)[unseen]
 
-        def value(observation: Array) -> tuple[Array, Array]:
-            scores = jax.vmap(score_at(observation))(table)
-            return jax.nn.softmax(home.log_shares(observation) + log_prior) @ scores, scores
+        def shares(observation: Array) -> Array:
+            return jax.nn.softmax(home.log_shares(observation) + log_prior)
 
-        now, scores = value(step.observation)
-        advantage = step.has_target * (step.reward + step.discount * value(step.next_observation)[0] - now)
-        supported = home.supported(step.observation).at[0].set(True)
+        def scores_of_all(observation: Array) -> Array:
+            return jax.vmap(score_at(observation))(table)
+
+        s, encoded = step.observation, policy.encode(step.observation)
+        scores, supported, share = scores_of_all(s), home.supported(s), shares(s)
+        later = shares(step.next_observation) @ scores_of_all(step.next_observation)
+        advantage = step.reward + step.discount * later - share @ scores
         starts = jnp.stack([table[0], table[jnp.argmax(jnp.where(supported, scores, -jnp.inf))]])
         adaptation = search.adaptation
-        ends, _ = climb(score_at(step.observation), starts, starts, table, adaptation, adaptation.ascent_steps)
-        first, chosen, from_first, from_chosen = (search.action(step.observation, z) for z in (*starts, *ends))
-        moves = ((first, chosen), (first, from_first), (chosen, from_chosen))
-        return advantage * jnp.stack([jnp.dot(step.action - b, c - b) for b, c in moves])
+        ends, _ = climb(score_at(s), starts, starts, table, adaptation, adaptation.ascent_steps)
+        first, chosen, from_first, from_chosen = (policy.mode(encoded, z) for z in (*starts, *ends))
+        directions = jnp.stack([chosen - first, from_first - first, from_chosen - chosen])
+        unusual = step.action - share @ jax.vmap(lambda z: policy.mode(encoded, z))(table)
+        counts = step.has_target * supported[0]
+        return counts * advantage * (directions @ unusual)
 
     few = jax.tree.map(lambda column: column[: max(1, len(batch.reward) // SHARE)], batch)
     return jax.vmap(of_step)(few)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from droprl.adapt import RULES
+from droprl.adapt import RULES, InferenceRule
 from droprl.algorithms import BC, DROP, FBC, Algorithm
 from droprl.cli.data import make_maze
 from droprl.cli.evaluate import print_scores
@@ -19,7 +19,6 @@ from droprl.report.build import build_report
 from droprl.terminal import Screen
 from droprl.train import fit
 
-MAZE = "maze2d-umaze"
 NOTE = (
     "Regenerated data: scripted controllers made the maze's walks on this machine; they are not D4RL's file. Two seeds "
     "are too few to rank methods."
@@ -27,8 +26,35 @@ NOTE = (
 
 
 @dataclass(frozen=True)
+class Picture:
+    """One maze of the demo: what is trained on its data, how DROP plays, and the page that shows it."""
+
+    maze: str
+    algorithms: tuple[Algorithm, ...]
+    rules: tuple[InferenceRule, ...]
+    folder: str
+    page: str
+
+
+PICTURES = (
+    Picture("maze2d-umaze", (BC.small(), FBC.small(), DROP.small()), ("first", *RULES, "auto"), "", "report.html"),
+    # Its best trajectories were lucky, and none goes right at every junction. Small: its states are four numbers.
+    Picture(
+        "maze2d-gates",
+        (replace(FBC.small(), width=64), replace(DROP.small(), width=64)),
+        ("first", "best", "best-ada", "auto"),
+        "gates",
+        "gates.html",
+    ),
+)
+
+
+@dataclass(frozen=True)
 class Demo:
-    """Make maze2d-umaze, train BC, F-BC and DROP on it, play them and DROP's four rules, and write a report."""
+    """Make two mazes, train BC, F-BC and DROP on them, play them and DROP's rules, and write two pages.
+
+    In maze2d-umaze the best trajectories are worth imitating. In maze2d-gates they were lucky.
+    """
 
     out: Path = Path("demo")
     """The folder for everything. What is already there is not made again."""
@@ -44,26 +70,33 @@ def demo(words: list[str]) -> None:
     began = time.perf_counter()
     use_compilation_cache()
     options = parse(Demo, "demo", words)
-    console = Screen()
-    dataset = _dataset(options.out / f"{MAZE}.hdf5")
-    algorithms: list[Algorithm] = [BC.small(), FBC.small(), DROP.small()]
+    pages = [_show(picture, options) for picture in PICTURES]
+    minutes = (time.perf_counter() - began) / 60
+    Screen().print(
+        f"{NOTE}\nThe pages are {' and '.join(map(str, pages))}; open them in a browser. The demo took {minutes:.1f} "
+        "minutes."
+    )
+
+
+def _show(picture: Picture, options: Demo) -> Path:
+    """Train, play, print the table, and write the page."""
+    out = options.out / picture.folder
+    dataset = _dataset(picture.maze, out / f"{picture.maze}.hdf5")
     runs = [
-        fit(dataset, a, out=options.out / a.name, seeds=options.seeds, steps=options.steps, source=MAZE)
-        for a in algorithms
+        fit(dataset, a, out=out / a.name, seeds=options.seeds, steps=options.steps, source=picture.maze)
+        for a in picture.algorithms
     ]
     evaluations: list[Evaluation] = []
     for run in runs:
-        for rule in RULES if run.config.algorithm.adaptation is not None else (None,):
+        for rule in picture.rules if run.config.algorithm.adaptation is not None else (None,):
             evaluations.append(evaluate_run(run, episodes=options.episodes, rule=rule))
     print_scores(evaluations)
     with Screen(error=True).status("playing an episode under each rule and drawing the page …"):
-        page = write_report(build_report(runs, "drop demo", [NOTE]), options.out / "report.html")
-    minutes = (time.perf_counter() - began) / 60
-    console.print(f"{NOTE}\nThe report is {page}; open it in a browser. The demo took {minutes:.1f} minutes.")
+        return write_report(build_report(runs, "drop demo", [NOTE]), options.out / picture.page)
 
 
-def _dataset(path: Path) -> Dataset:
+def _dataset(maze: str, path: Path) -> Dataset:
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        save_d4rl(make_maze(MAZE, 100_000, seed=0), path)
+        save_d4rl(make_maze(maze, 100_000, seed=0), path)
     return load_dataset(path)
