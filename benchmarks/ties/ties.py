@@ -69,7 +69,7 @@ def clone(dataset: Dataset, title: str, env: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         run = fit(chosen, BC.small(), out=folder, seeds=SEEDS, steps=UPDATES, progress=False)
         played = evaluate(run, episodes=EPISODES, env=env, progress=False)
-    scores = [result.scores for result in played.results]
+    scores = [result.values for result in played.results]
     print(f"{dataset.name}, {title}: {enough} trajectories, score {np.mean(scores):.1f}", flush=True)
     return {
         "data": dataset.name,
