@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from droprl.finetuning import finetune as finetune
     from droprl.loaded import load_policy as load_policy
     from droprl.train import Run as Run
+    from droprl.train import extend as extend
     from droprl.train import fit as fit
 
 _HOME = {
@@ -40,6 +41,7 @@ _HOME = {
     "finetune": "finetuning",
     "load_policy": "loaded",
     "Run": "train",
+    "extend": "train",
     "fit": "train",
 }
 

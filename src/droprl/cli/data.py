@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import tyro
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeRemainingColumn
 
 from droprl.cli.describe import print_description
-from droprl.cli.options import Source, parse, print_json
+from droprl.cli.options import Source, parse, print_json, refuse_to_replace
 from droprl.data import Dataset, map_dataset, save_d4rl
 from droprl.data.describe import describe
 from droprl.data.made import make_dataset
 from droprl.data.sources import SourceOptions
 from droprl.environments.gates import Gates
-from droprl.errors import DropError
-from droprl.terminal import Screen, column, say
+from droprl.errors import UsageError
+from droprl.progress import bar
+from droprl.terminal import Screen, remark
 
 
 @dataclass(frozen=True)
@@ -61,6 +59,10 @@ class Make:
     """maze2d-gates: how many junctions stand in a row. By default 3."""
     cap: int | None = None
     """maze2d-gates: at how many junctions one trajectory goes right, at most. By default at all but one."""
+    force: bool = False
+    """Replace a file that is there already."""
+    json: bool = False
+    """Print one JSON object: the file, its steps and its episodes."""
 
     @property
     def name(self) -> str:
@@ -69,20 +71,28 @@ class Make:
         if self.maze == "maze2d-gates":
             return Gates(**given).data_name
         if given:
-            raise DropError(f"{self.maze}: has no {' and no '.join(given)}: leave it out, or make maze2d-gates")
+            raise UsageError(f"{self.maze}: has no {' and no '.join(given)}: leave it out, or make maze2d-gates")
         return self.maze
 
 
 def make(words: list[str]) -> None:
     options = parse(Make, "data make", words)
     path = options.out or Path(f"{options.name}.hdf5")
+    refuse_to_replace(path, options.force)
     dataset = make_maze(options.name, options.steps, options.seed)
     save_d4rl(dataset, path)
-    say(f"{path}: {dataset.n_steps:,} steps in {dataset.n_episodes:,} episodes; look at it with: drop data info {path}")
+    _say_what_was_made(dataset, path, "look at it with: drop data info", options.json)
+
+
+def _say_what_was_made(dataset: Dataset, path: Path, next_command: str, as_json: bool) -> None:
+    if as_json:
+        print_json({"path": str(path), "n_steps": dataset.n_steps, "n_episodes": dataset.n_episodes})
+    else:
+        remark(f"{path}: {dataset.n_steps:,} steps in {dataset.n_episodes:,} episodes; {next_command} {path}")
 
 
 def make_maze(name: str, steps: int, seed: int) -> Dataset:
-    with _bar(f"making {name}") as progress:
+    with bar(f"making {name}") as progress:
         return make_dataset(name, steps, seed, progress)
 
 
@@ -100,27 +110,12 @@ class Map:
     out: Path
     """The folder to write."""
     reading: SourceOptions = field(default_factory=SourceOptions)
+    json: bool = False
+    """Print one JSON object: the folder, its steps and its episodes."""
 
 
 def map_source(words: list[str]) -> None:
     options = parse(Map, "data map", words)
-    with _bar(f"mapping {options.source}") as progress:
+    with bar(f"mapping {options.source}") as progress:
         dataset = map_dataset(options.source, options.out, **vars(options.reading), progress=progress)
-    say(
-        f"{options.out}: {dataset.n_steps:,} steps in {dataset.n_episodes:,} episodes; train on it with: "
-        f"drop train {options.out}"
-    )
-
-
-@contextmanager
-def _bar(title: str) -> Iterator[Callable[[int, int], None]]:
-    columns = (
-        column("{task.description}", "bold"),
-        BarColumn(bar_width=24),
-        TaskProgressColumn(),
-    )
-    console = Screen(error=True)
-    left = TimeRemainingColumn(compact=True)
-    with Progress(*columns, left, console=console, disable=not console.is_terminal, transient=True) as bar:
-        task = bar.add_task(title, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+    _say_what_was_made(dataset, options.out, "train on it with: drop train", options.json)

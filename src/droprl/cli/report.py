@@ -13,13 +13,14 @@ from droprl.bench import SUITES, Bench, load_bench, load_suite
 from droprl.bench.page.build import as_played, build_suite_report
 from droprl.bench.page.render import write_suite_report
 from droprl.bench.tables import write_tables
-from droprl.cli.options import parse, use_compilation_cache
-from droprl.errors import DropError
+from droprl.cli.options import parse, print_json, refuse_to_replace, use_compilation_cache
+from droprl.errors import DropError, UsageError
 from droprl.report import write_report
 from droprl.report.build import build_report
+from droprl.report.parts import made_by
 from droprl.report.run_tables import run_tables
 from droprl.report.table import save_tables
-from droprl.terminal import Screen, say
+from droprl.terminal import Screen, remark
 from droprl.train import Run
 
 Folders = Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN_OR_SUITE …")]
@@ -44,15 +45,21 @@ class ReportOptions:
     """For a suite: what a reader must know. It replaces the suite's own note."""
     episode: bool = True
     """For a suite: play an episode of DROP and draw its embedding."""
+    force: bool = False
+    """Replace a page that another command made."""
+    json: bool = False
+    """Print one JSON object: the page, and the rows of its tables."""
 
 
 def report(words: list[str]) -> None:
     use_compilation_cache()
     options = parse(ReportOptions, "report", words)
     if not options.runs:
-        raise DropError("`drop report` needs at least one run directory, or the folder of a suite")
-    command = shlex.join(["drop", "report", *words])
+        raise UsageError("`drop report` needs at least one run directory, or the folder of a suite")
+    command = shlex.join(["drop", "report", *(word for word in words if word not in ("--force", "--json"))])
     page = options.out or options.runs[0] / "report.html"
+    if not _is_made_by(page, command):
+        refuse_to_replace(page, options.force)
     bench = _bench_of(options.runs[0], options.suite)
     with Screen(error=True).status("playing an episode under each rule and drawing the page …"):
         if bench is not None:
@@ -61,12 +68,21 @@ def report(words: list[str]) -> None:
             bench = replace(bench, data=options.data, suite=bench.suite.changed(note=options.note))
             write_suite_report(build_suite_report(bench, command, episode=options.episode), page)
             as_played(bench).write_episodes()
-            write_tables(as_played(bench))
+            tables = write_tables(as_played(bench))
         else:
             report = build_report(_runs_of_one_dataset(options.runs), command)
             write_report(report, page)
-            save_tables(run_tables(report), options.runs[0] / "tables")
-    say(f"{page} is written")
+            tables = run_tables(report)
+            save_tables(tables, options.runs[0] / "tables")
+    if options.json:
+        print_json({"page": str(page), "tables": {name: table.records() for name, table in tables.items()}})
+    else:
+        remark(f"{page} is written")
+
+
+def _is_made_by(page: Path, command: str) -> bool:
+    """Whether the same command made the page that is there."""
+    return page.is_file() and made_by(command) in page.read_text(encoding="utf-8", errors="replace")
 
 
 def _bench_of(folder: Path, named: str | None) -> Bench | None:

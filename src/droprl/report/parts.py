@@ -106,13 +106,13 @@ def _header(top: Header, sections: Sequence[tuple[str, str]]) -> str:
             f'<nav aria-label="Sections"><ul>{links}</ul></nav>' if len(sections) > 1 else "",
             f'<aside aria-label="Notes"><ul>{notes}</ul></aside>' if notes else "",
             f'<dl class="facts">{facts}</dl>' if facts else "",
-            _command(top.command),
+            made_by(top.command),
             "</header>",
         ]
     )
 
 
-def _command(command: str) -> str:
+def made_by(command: str) -> str:
     """Lines break between words only: browsers would also break after the dashes of an option."""
     words = " ".join(f"<span>{escape(word)}</span>" for word in command.split(" ") if word)
     return f'<p class="command">Made by <code>{words}</code></p>' if words else ""
