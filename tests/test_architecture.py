@@ -23,6 +23,8 @@ WAY = (
     "terminal",
     "interrupts",
     "progress",
+    "svg",
+    "notebook",
     "files",
     "environments",
     "data",

@@ -54,7 +54,7 @@ def __getattr__(name: str) -> Any:
         value = getattr(importlib.import_module(f"droprl.{_HOME[name]}"), name)
     elif name == "__all__":  # for `from droprl import *`
         return __dir__()
-    elif not name.startswith("_") and name in _algorithms():
+    elif name[:1].isupper() and name in _algorithms():
         value = _algorithms()[name]
     else:
         raise AttributeError(f"module 'droprl' has no attribute {name!r}")

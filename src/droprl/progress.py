@@ -143,19 +143,21 @@ class NotebookBar:
     """A bar in the output of a notebook's cell, drawn again in its place."""
 
     def __init__(self, title: str) -> None:
-        self._title, self._last, self._handle = title, -NOTEBOOK_INTERVAL, None
+        self._title, self._last = title, -NOTEBOOK_INTERVAL
+        self._handle: Any = None
 
     def draw(self, done: int, total: int, facts: str, final: bool = False) -> None:
         now = time.perf_counter()
         if now - self._last < NOTEBOOK_INTERVAL and not final:
             return
         self._last = now
-        from IPython.display import HTML, display
+        import IPython.display
 
+        library: Any = IPython.display
         text = f"{escape(clean(self._title))} {escape(clean(facts))}"
-        page: Any = HTML(f'<progress value="{done}" max="{max(total, 1)}"></progress> {text}')
+        page = library.HTML(f'<progress value="{done}" max="{max(total, 1)}"></progress> {text}')
         if self._handle is None:
-            self._handle = display(page, display_id=True)
+            self._handle = library.display(page, display_id=True)
         else:
             self._handle.update(page)
 

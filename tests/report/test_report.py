@@ -15,8 +15,8 @@ import pytest
 from helpers.pages import Page, assert_orderly, browse, needs_browser, sticks_out
 from scipy.stats import spearmanr
 
+from droprl import svg as svg_tools
 from droprl.report import Chart, Diagnostic, EmbeddingWalk, Report, ScoreRow, Series, SubTaskReturns, render
-from droprl.report import svg as svg_tools
 from droprl.report.charts import interval_chart, line_chart, rank_correlation
 from droprl.report.page import write_report
 from droprl.report.run_tables import run_tables

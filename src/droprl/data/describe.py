@@ -11,11 +11,9 @@ from typing import get_args
 import numpy as np
 
 from droprl.data.best import BEST_RULE, best_episodes, best_fraction
-from droprl.data.dataset import Dataset
+from droprl.data.dataset import Dataset, histogram
 from droprl.data.decompose import Rule, decompose
 from droprl.data.tasks import equal_sub_tasks
-
-HISTOGRAM_BINS = 12
 
 
 @dataclass(frozen=True)
@@ -82,7 +80,7 @@ def describe(dataset: Dataset, seed: int = 0) -> Description:
     returns = dataset.returns
     scores = dataset.scores(returns)
     preset = equal_sub_tasks(dataset.n_episodes)
-    counts, edges = _histogram(returns)
+    counts, edges = histogram(returns)
     fraction = best_fraction(dataset)
     best = best_episodes(dataset, fraction)
     return Description(
@@ -138,11 +136,3 @@ def _cut(returns: np.ndarray, rule: Rule, n_sub_tasks: int, trajectories_per_sub
         first_returns=(float(first.min()), float(first.max())),
         last_returns=(float(last.min()), float(last.max())),
     )
-
-
-def _histogram(returns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """One bin if all returns are (nearly) equal: a bin cannot be narrower than the resolution of a float."""
-    low, high = float(returns.min()), float(returns.max())
-    if high - low <= 1e-9 * max(1.0, abs(low), abs(high)):
-        return np.array([len(returns)]), np.array([low, high])
-    return np.histogram(returns, bins=HISTOGRAM_BINS)

@@ -22,6 +22,7 @@ from droprl.files.seals import read_marked, sealed
 from droprl.files.settings import from_dict
 from droprl.files.storage import TEMPORARY, write_bytes
 from droprl.loaded import LoadedPolicy, Origin, load_policy, policy_of_run
+from droprl.notebook import dots_plot, facts_table, shown
 from droprl.progress import bar
 from droprl.rollout import EnvMaker, Rollout, env_maker, rollouts, seconds_per_action
 from droprl.train.checkpoints import KEEP
@@ -119,6 +120,20 @@ class Evaluation:
 
     def to_json(self) -> dict[str, Any]:
         return {name: value for name, value in asdict(self).items() if name not in ("unsealed", "kept")}
+
+    def _repr_html_(self) -> str:
+        """In a notebook: the summary, and every episode as a dot."""
+        title = f"{self.dataset}: {self.unit} in {self.env}"
+        low, high = self.interval
+        facts = (
+            ("method", " ".join(filter(None, (self.algorithm, self.rule, *self.particulars)))),
+            ("mean", f"{self.mean:.1f}"),
+            ("IQM", f"{self.iqm:.1f} (95 %: {low:.1f} to {high:.1f})"),
+            ("seeds", len({result.seed for result in self.results})),
+            ("episodes", len(self.values)),
+        )
+        rows = {f"seed {result.seed}, {result.step:,}": result.values for result in self.results}
+        return shown(facts_table(title, facts), dots_plot("Every episode, and the interval", rows, self.interval))
 
     def summarised(self) -> Evaluation:
         """The same with `mean`, `iqm`, `interval` and `guarded` computed from the episodes."""

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from droprl.report import charts, svg
+from droprl import svg
+from droprl.report import charts
 from droprl.report.contents import Chart, Diagnostic, Report, ScoreRow, SubTaskReturns
 from droprl.report.parts import (
     Header,

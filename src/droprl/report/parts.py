@@ -17,7 +17,8 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from droprl.report import charts, svg, walks
+from droprl import svg
+from droprl.report import charts, walks
 from droprl.report.contents import Chart, EmbeddingWalk, ScoreRow
 
 Section = tuple[str, str, str]  # id, heading and content as HTML; a section without content is left out

@@ -17,7 +17,7 @@ from rich.text import Text
 from droprl.errors import clean
 from droprl.files.cells import to_cell
 from droprl.files.storage import write_bytes
-from droprl.report.svg import number
+from droprl.svg import number
 
 UNKNOWN = "–"
 LATEX_WIDTH = 78  # about how many characters of \small fit across an article's page

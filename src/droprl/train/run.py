@@ -30,6 +30,7 @@ from droprl.files.settings import differences, from_dict, shown
 from droprl.files.storage import arrays_from_bytes, arrays_to_bytes, read_bytes, read_lines, write_bytes
 from droprl.train.checkpoints import Checkpoint, list_checkpoints
 from droprl.train.config import RunConfig, run_config_from_dict, run_config_to_dict
+from droprl.train.look import run_html
 from droprl.train.loop import init_seed
 from droprl.version import __version__
 
@@ -61,6 +62,11 @@ class Run:
 
     def __repr__(self) -> str:
         return f"<run {self.path}: {self.config.algorithm.name} on {self.config.data.name}>"
+
+    def _repr_html_(self) -> str:
+        """In a notebook: what it is, its losses, and its checks."""
+        reached = max((checkpoint.step for checkpoint in self.checkpoints()), default=0)
+        return run_html(str(self.path), self.config, reached, self.metrics())
 
     @property
     def checkpoint_folder(self) -> Path:
