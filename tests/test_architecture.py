@@ -35,6 +35,7 @@ WAY = (
     "train",
     "loaded",
     "rollout",
+    "video",
     "evaluation",
     "finetuning",
     "select",

@@ -369,8 +369,34 @@ def test_own_arrays_need_their_task_named(capsys: Captured, arrays_run: Path) ->
         assert error(capsys, "evaluate", arrays_run, option, code=2).startswith(printed)
 
 
-def test_runs_of_different_data_do_not_share_a_page(capsys: Captured, arrays_run: Path, trained: Path) -> None:
-    assert "the runs learned from different data (mine, umaze)" in error(capsys, "report", arrays_run, trained)
+def test_a_folder_of_runs_is_one_page_that_compares_them(
+    capsys: Captured, arrays_run: Path, trained: Path, tmp_path: Path
+) -> None:
+    """Runs of other data and of other settings, in folders inside folders."""
+    shutil.copytree(arrays_run, tmp_path / "runs" / "mine" / "bc")
+    shutil.copytree(trained, tmp_path / "runs" / "umaze" / "drop")
+    run("evaluate", tmp_path / "runs" / "umaze" / "drop", "--rule=best", *PLAY)
+    source = arrays_run.parent / "mine.npz"
+    run("train", source, "--out", tmp_path / "runs" / "mine" / "wide", *TINY_BC, "--width=16", "--steps=4")
+    capsys.readouterr()
+    run("report", tmp_path / "runs", "--json")
+    found = json.loads(capsys.readouterr().out)
+    assert found["page"] == str(tmp_path / "runs" / "report.html")
+    rows = {row["run"]: row for row in found["tables"]["runs"]}
+    assert sorted(rows) == ["mine/bc", "mine/wide", "umaze/drop"]
+    assert [rows[name]["width"] for name in ("mine/bc", "mine/wide")] == ["8", "16"]
+    assert "batch_size" not in rows["mine/bc"]  # it is the same in both runs of bc
+    assert rows["umaze/drop"]["data"] == "umaze"
+    for row in rows.values():
+        assert re.fullmatch(r"20\d\d-\d\d-\d\d", row["trained on"])
+        assert re.fullmatch(r"[\d.]+ s|\d+ min \d\d s", row["training time"])
+        assert row["droprl"].startswith("0.")
+    assert set(found["tables"]) >= {"runs", "scores-umaze"}
+    page = (tmp_path / "runs" / "report.html").read_text(encoding="utf-8")
+    assert "3 runs on 2 datasets" in page
+    assert 'src="data:image/gif;base64,' in page
+    (tmp_path / "empty").mkdir()
+    assert "is not a run" in error(capsys, "report", tmp_path / "empty")
 
 
 def test_debug_shows_the_traceback() -> None:

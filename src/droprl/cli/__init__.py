@@ -21,10 +21,11 @@ HELP = f"""drop {__version__}: offline reinforcement learning that keeps optimis
   drop data map SOURCE      write a dataset as a folder that training reads from the disk: for data beyond memory
   drop train SOURCE         train an algorithm; the same command resumes
   drop evaluate RUN         play a trained run or a saved policy in its task
+  drop play RUN             play one episode and write a video of it
   drop finetune RUN         improve a run in its task with a budget of steps: choose a checkpoint, K, or train on
   drop select SOURCE        choose N and K, from the data alone or with a budget of episodes
   drop bench SUITE          run tasks × methods × ways to play, and draw the figure; `drop bench list` shows the suites
-  drop report RUN [RUN …]   one self-contained HTML page for runs of one dataset, or for the folder of a suite
+  drop report RUN [RUN …]   one self-contained HTML page that compares runs, or for the folder of a suite
   drop export RUN           save one seed's policy as a folder of its own, or as an ONNX file
   drop serve POLICY         serve a policy's actions over HTTP, and show on a page how it adapts
   drop completion SHELL     what makes bash, zsh or fish complete these commands
@@ -138,6 +139,12 @@ def _evaluate(words: list[str]) -> None:
     evaluate(words)
 
 
+def _play(words: list[str]) -> None:
+    from droprl.cli.play import play
+
+    play(words)
+
+
 def _select(words: list[str]) -> None:
     from droprl.cli.select import select
 
@@ -193,6 +200,7 @@ _COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "data map": _data_map,
     "train": _train,
     "evaluate": _evaluate,
+    "play": _play,
     "finetune": _finetune,
     "select": _select,
     "bench": _bench,

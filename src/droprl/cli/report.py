@@ -1,8 +1,9 @@
-"""`drop report`: one page for runs of one dataset, or for a whole suite."""
+"""`drop report`: one page for runs, or for a whole suite."""
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -26,14 +27,18 @@ from droprl.train import Run
 Folders = Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN_OR_SUITE …")]
 
 
+DEEPEST = 4  # folders between the one that was named and a run
+
+
 @dataclass(frozen=True)
 class ReportOptions:
-    """Write one self-contained HTML page. For runs of one dataset it has their scores, curves, sub-tasks, diagnostics
-    and the walk of z. For the folder of a suite it compares all tasks and methods. All tables are also written as CSV
-    and LaTeX."""
+    """Write one self-contained HTML page. For runs it has their scores, what differs between them, curves, sub-tasks,
+    diagnostics, a video and the walk of z. For the folder of a suite it compares all tasks and methods. All tables are
+    also written as CSV and LaTeX."""
 
     runs: Folders
-    """Run directories that were evaluated; or one folder that `drop bench` made."""
+    """Run directories that were evaluated, or folders with such runs, as `runs/`; or one folder that `drop bench`
+    made."""
     out: Path | None = None
     """The file of the page; by default report.html in the first folder."""
     suite: str | None = None
@@ -70,7 +75,7 @@ def report(words: list[str]) -> None:
             as_played(bench).write_episodes()
             tables = write_tables(as_played(bench))
         else:
-            report = build_report(_runs_of_one_dataset(options.runs), command)
+            report = build_report(_runs_in(options.runs), command)
             write_report(report, page)
             tables = run_tables(report)
             save_tables(tables, options.runs[0] / "tables")
@@ -98,9 +103,19 @@ def _bench_of(folder: Path, named: str | None) -> Bench | None:
     raise DropError(f"{folder}: is the folder of a suite but has no suite.json: say which suite with --suite")
 
 
-def _runs_of_one_dataset(paths: tuple[Path, ...]) -> list[Run]:
-    runs = [Run(path) for path in paths]
-    names = {run.config.data.name for run in runs}
-    if len(names) > 1:
-        raise DropError(f"the runs learned from different data ({', '.join(sorted(names))}): make a page for each")
-    return runs
+def _runs_in(paths: tuple[Path, ...]) -> list[Run]:
+    """The runs that were named, and all those below the folders that were named."""
+    found: dict[Path, Run] = {}
+    for path in paths:
+        below = [path] if (path / "config.json").exists() else list(_below(path, DEEPEST)) if path.is_dir() else []
+        for folder in below or [path]:  # a folder without any run is refused as what it is
+            found.setdefault(folder.resolve(), Run(folder))
+    return list(found.values())
+
+
+def _below(folder: Path, depth: int) -> Iterator[Path]:
+    for inside in sorted(path for path in folder.iterdir() if path.is_dir() and not path.is_symlink()):
+        if (inside / "config.json").exists():
+            yield inside
+        elif depth > 1 and not inside.name.startswith("."):
+            yield from _below(inside, depth - 1)
