@@ -13,16 +13,15 @@ from html import escape
 from types import TracebackType
 from typing import Any, Self
 
-from rich.console import RenderableType
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TimeRemainingColumn
 from rich.text import Text
 
 from droprl.errors import clean
-from droprl.terminal import Screen, column
+from droprl.terminal import RenderableType, Screen, column
 
 QUIET_INTERVAL = 15.0  # seconds between lines if there is no terminal
 NOTEBOOK_INTERVAL = 0.3  # seconds between two drawings in a notebook
-WIDEST, NARROWEST, BESIDES = 24, 4, 66  # columns of a bar, and what stands beside it
+WIDEST, NARROWEST, BESIDES = 24, 4, 72  # columns of a bar, and what stands beside it
 
 
 class TrainProgress:

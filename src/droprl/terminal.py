@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console, ConsoleOptions
+from rich.console import RenderableType as RenderableType
 from rich.progress import TextColumn
 from rich.segment import Segment
 from rich.text import Text
