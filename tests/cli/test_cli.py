@@ -189,7 +189,7 @@ def test_evaluate_prints_one_json_object(capsys: Captured, trained: Path, rule: 
 
 def test_evaluate_prints_a_table(capsys: Captured, trained: Path) -> None:
     capsys.readouterr()
-    run("evaluate", trained, *PLAY)
+    run("evaluate", trained, "--rule=grad-ada", *PLAY)
     printed = capsys.readouterr().out
     assert "grad-ada" in printed
     assert "D4RL-normalised score" in printed

@@ -21,6 +21,7 @@ from droprl.train.times import sessions_of
 
 A = TypeVar("A")
 PRESETS = ["paper", "small"]
+FLAGS = ("--json", "--tensorboard", "--download")  # options without a value
 if TYPE_CHECKING:
     Algo = str
 else:
@@ -117,7 +118,8 @@ def train(words: list[str]) -> None:
 
 def names_run(words: Sequence[str]) -> bool:
     """Whether the command line gives the folder of a run in place of data."""
-    given = [word for before, word in zip(["", *words], words, strict=False) if not before.startswith("--")]
+    before = ["", *words]
+    given = [word for i, word in enumerate(words) if not before[i].startswith("--") or before[i] in FLAGS]
     return any(not word.startswith("-") and (Path(word) / "config.json").exists() for word in given)
 
 

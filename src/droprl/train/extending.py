@@ -62,7 +62,8 @@ def extend(
         prepared = run.config.algorithm.prepare(data)
     config = _with_steps(run, steps, prepared)
     new = _new_seeds(run, seeds)
-    run = train_run(path, config, data, prepared, shown, lambda: _change_config(path, config))
+    early = Shown(progress) if new else shown  # others see the run when all of its seeds are there
+    run = train_run(path, config, data, prepared, early, lambda: _change_config(path, config))
     if new:
         more = replace(config, seeds=new)
         if (path / MORE / "config.json").exists() and Run(path / MORE).config != more:
