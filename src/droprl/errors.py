@@ -52,36 +52,45 @@ def at_the_command_line() -> Iterator[None]:
         _commands_under_way.pop()
 
 
-# Every rule is for whole phrases of our own messages. An option stands alone: a name such as a--b stays as it is.
-_IN_PYTHON: tuple[tuple[re.Pattern[str], str], ...] = tuple(
-    (re.compile(pattern), words)
-    for pattern, words in (
-        (r"run the same `drop train` command( again)?", "make the same call of droprl.fit again"),
-        (r"(run|repeat) (the same|its) `drop (\w+)` command( again)?", r"make the same call of `drop \3` again"),
-        (r"run `drop (\w+)` again", r"call `drop \1` again"),
-        (r"that `drop train --out` made", "that droprl.fit made"),
-        (r"`drop train (\S+) --steps (\d+) --seeds (\d+)`", r"droprl.extend(\1, steps=\2, seeds=\3)"),
-        (r"`drop train (\S+) --(steps|seeds) (\d+)`", r"droprl.extend(\1, \2=\3)"),
-        (r"`drop train`|\bdrop train\b(?= )", "droprl.fit"),
-        (r"`drop (evaluate|finetune|select)`", r"droprl.\1"),
-        (r"\bdrop data map (\S+) --out (\S+)", r"droprl.map_dataset(\1, \2)"),
-        (r"`?\bdrop data map\b`?", "droprl.map_dataset"),
-        (r"(?<!\S)--goal X Y\b", "goal=(x, y)"),
-        (r"(?<!\S)--(level|rule|preset|env) (?=[\w.])([\w./:-]*\w)", r'\1="\2"'),
-        (r"(?<!\S)--no-([a-z-]+)(?![\w=-])", r"\1=False"),
-        (r"(?<!\S)--download\b", "download=True"),
-        (r"(?<![^\s(/])--([a-z][a-z-]*)[ =](?=[A-Z\d])", r"\1="),
-        (r"(?<![^\s(/])--([a-z][a-z-]*)", r"\1="),
-    )
+def _rules(*pairs: tuple[str, str]) -> tuple[tuple[re.Pattern[str], str], ...]:
+    return tuple((re.compile(pattern), words) for pattern, words in pairs)
+
+
+# Phrases of our own messages that name a command. Other commands stay as they are.
+_COMMANDS = _rules(
+    (r"run the same `drop train` command( again)?", "make the same call of droprl.fit again"),
+    (r"(run|repeat) (the same|its) `drop (\w+)` command( again)?", r"make the same call of `drop \3` again"),
+    (r"run `drop (\w+)` again", r"call `drop \1` again"),
+    (r"that `drop train --out` made", "that droprl.fit made"),
+    (r"`drop train (\S+) --steps (\d+) --seeds (\d+)`", r"droprl.extend(\1, steps=\2, seeds=\3)"),
+    (r"`drop train (\S+) --(steps|seeds) (\d+)`", r"droprl.extend(\1, \2=\3)"),
+    (r"`drop train`|\bdrop train\b(?= )", "droprl.fit"),
+    (r"`drop (evaluate|finetune)`", r"droprl.\1"),
+    (r"\bdrop data map (\S+) --out (\S+)", r"droprl.map_dataset(\1, \2)"),
+    (r"`?\bdrop data map\b`?", "droprl.map_dataset"),
+)
+# An option stands alone: a name such as a--b stays as it is.
+_OPTIONS = _rules(
+    (r"(?<!\S)--goal X Y\b", "goal=(x, y)"),
+    (r"(?<!\S)--(level|rule|preset|env) (?=[\w.])([\w./:-]*\w)", r'\1="\2"'),
+    (r"(?<!\S)--no-([a-z-]+)(?![\w=-])", r"\1=False"),
+    (r"(?<!\S)--download\b", "download=True"),
+    (r"(?<![^\s(/])--([a-z][a-z-]*)[ =](?=[A-Z\d])", r"\1="),
+    (r"(?<![^\s(/])--([a-z][a-z-]*)", r"\1="),
 )
 _ARGUMENT = re.compile(r"(?<![^\s(/])([a-z]+(?:-[a-z]+)+)(?==)")
 
 
 def in_python(text: str) -> str:
     """A message in the terms of the Python API: arguments for options, and functions for commands."""
-    for pattern, words in _IN_PYTHON:
+    for pattern, words in _COMMANDS:
         text = pattern.sub(words, text)
-    return _ARGUMENT.sub(lambda found: found.group().replace("-", "_"), text)
+    parts = re.split("(`[^`]*`)", text)  # every second part is a command
+    for i in range(0, len(parts), 2):
+        for pattern, words in _OPTIONS:
+            parts[i] = pattern.sub(words, parts[i])
+        parts[i] = _ARGUMENT.sub(lambda found: found.group().replace("-", "_"), parts[i])
+    return "".join(parts)
 
 
 def perhaps(word: str, known: Iterable[str]) -> str:

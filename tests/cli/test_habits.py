@@ -174,6 +174,7 @@ def test_the_other_shells_get_all_commands(capsys: Captured, tmp_path: Path, she
         ("remove it and run `drop evaluate` again", "remove it and call droprl.evaluate again"),
         ("use drop data map a.hdf5 --out FOLDER", "use droprl.map_dataset(a.hdf5, FOLDER)"),
         ("go on by `drop train r --steps 9`", "go on by droprl.extend(r, steps=9)"),
+        ("start with `drop serve POLICY --env ID`", "start with `drop serve POLICY --env ID`"),
         ("/runs/a--b/x-y: is damaged", "/runs/a--b/x-y: is damaged"),
         ("mine--env.npz: no such file", "mine--env.npz: no such file"),
     ],

@@ -78,7 +78,7 @@ def test_tasks_and_settings(policy: LoadedPolicy) -> None:
 def test_without_a_way_to_draw_the_page_says_why(policy: LoadedPolicy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frames, "_found", {})
     monkeypatch.setenv("MUJOCO_GL", "nonsense")
-    assert pictures.drawing_backend() is None
+    assert frames.drawing_backend() is None
     env, reason = pictures.task_to_watch(MAZE)
     env.close()
     assert reason is not None

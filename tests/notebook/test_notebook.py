@@ -22,6 +22,7 @@ from droprl.evaluation.evaluation import CheckpointEpisodes
 from droprl.notebook import dots_plot, facts_table, histogram_plot, lines_plot
 from droprl.train import Run, fit
 
+read_notebook: Any = nbformat.read
 EXAMPLE = Path(__file__).parents[2] / "examples" / "first_steps.ipynb"
 HOSTILE = "<script>alert(1)</script>\x1b[31m"
 
@@ -42,7 +43,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, dataset: Dataset) -> Run:
 
 @pytest.fixture(scope="module")
 def executed(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    notebook: Any = nbformat.read(EXAMPLE, as_version=4)
+    notebook: Any = read_notebook(EXAMPLE, as_version=4)
     folder = tmp_path_factory.mktemp("notebook")
     client = NotebookClient(notebook, timeout=240, resources={"metadata": {"path": str(folder)}})
     client.execute(env=os.environ | {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"})  # compiling is nearly all of its time
@@ -84,7 +85,7 @@ def test_predict_and_going_on_work_there(executed: Any) -> None:
 
 
 def test_the_example_is_kept_without_outputs() -> None:
-    notebook: Any = nbformat.read(EXAMPLE, as_version=4)
+    notebook: Any = read_notebook(EXAMPLE, as_version=4)
     nbformat.validate(notebook)
     assert all(not cell.outputs and cell.execution_count is None for cell in notebook.cells if "outputs" in cell)
 

@@ -14,8 +14,10 @@ from helpers.training import learnable_dataset, logged_steps, refusal, state_fil
 from droprl import load_policy
 from droprl.algorithms import ALGORITHMS
 from droprl.data import Dataset
+from droprl.files.seals import sealed
 from droprl.train import Run, extend, fit
-from droprl.train.extending import JOINING, MORE, follows_total
+from droprl.train.extending import MORE, follows_total
+from droprl.train.run import JOINING
 from droprl.train.times import sessions_of
 
 SCHEDULE: dict[str, Any] = {"checkpoint_every": 10, "log_every": 5, "progress": False}
@@ -93,6 +95,24 @@ def test_a_stop_while_seeds_join_loses_nothing(
     extend(run.path, seeds=3, dataset=dataset, progress=False)
     assert state_files(run) == state_files(whole)
     assert Run(run.path).finished
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        {},
+        {"seeds": [0, 1], "checkpoints": [{"step": "../../x", "scheduled": True, "sha256": ""}]},
+        {"seeds": ["0"], "checkpoints": []},
+        {"seeds": [5], "checkpoints": []},
+        {"seeds": [0, 0], "checkpoints": []},
+    ],
+)
+def test_a_plan_from_elsewhere_is_refused_in_one_line(run: Run, dataset: Dataset, plan: dict[str, Any]) -> None:
+    before = state_files(run)
+    (run.path / JOINING).mkdir()
+    (run.path / JOINING / "plan.json").write_bytes(sealed(plan))
+    assert refusal(extend, run.path, seeds=2, dataset=dataset).startswith(f"{run.path / JOINING / 'plan.json'}: ")
+    assert state_files(run) == before
 
 
 def test_a_stop_between_the_new_total_and_its_updates_is_resumed(

@@ -33,7 +33,7 @@ def scalars(run: Run, seed: int) -> dict[str, list[tuple[int, float]]]:
     return {tag: [(e.step, e.value) for e in found.Scalars(tag)] for tag in found.Tags()["scalars"]}
 
 
-def logged(run: Run, place: int) -> dict[str, list[tuple[int, float]]]:
+def logged(run: Run, place: int) -> dict[str, list[tuple[int, Any]]]:
     names = {name for entry in run.metrics() for name in entry if name != "step"}
     return {
         name: [(e["step"], pytest.approx(e[name][place], rel=1e-6)) for e in run.metrics() if name in e]
@@ -118,6 +118,8 @@ def records(file: Path) -> Iterator[Any]:
     """The records of an offline run: after 7 bytes in the format of a LevelDB log, in blocks of 32 KiB."""
     from wandb.proto import wandb_internal_pb2
 
+    kinds: Any = wandb_internal_pb2
+
     content, place, parts = file.read_bytes(), 7, b""
     while place + 7 <= len(content):
         if 2**15 - place % 2**15 < 7:  # no header fits into the rest of a block
@@ -127,7 +129,7 @@ def records(file: Path) -> Iterator[Any]:
         parts += content[place + 7 : place + 7 + size]
         place += 7 + size
         if kind in (1, 4):  # a whole record, or its last part
-            record: Any = wandb_internal_pb2.Record()
+            record: Any = kinds.Record()
             record.ParseFromString(parts)
             yield record
             parts = b""

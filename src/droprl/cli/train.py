@@ -16,7 +16,7 @@ from droprl.data.sources import SourceOptions
 from droprl.errors import UsageError, perhaps
 from droprl.terminal import remark, say
 from droprl.train import Run, default_out, extend, fit
-from droprl.train.run import read_config
+from droprl.train.run import JOINING, read_config
 from droprl.train.times import sessions_of
 
 A = TypeVar("A")
@@ -125,6 +125,7 @@ def names_run(words: Sequence[str]) -> bool:
 
 def _go_on(options: GoOn) -> None:
     before = read_config(options.run)
+    already = not (options.run / JOINING).exists() and Run(options.run).finished
     reading: Any = options.reading
     source = options.dataset or (None if reading == SourceOptions() else before.data.source)
     run = extend(
@@ -135,7 +136,7 @@ def _go_on(options: GoOn) -> None:
         tensorboard=options.tensorboard,
         wandb=options.wandb,
     )
-    _say_what_is_there(run, False, options.json)
+    _say_what_is_there(run, already and run.config == before, options.json)
 
 
 def _say_what_is_there(run: Run, already: bool, as_json: bool) -> None:

@@ -101,7 +101,7 @@ def task_to_film(env_id: str, time_limit: int | None = None) -> tuple[Environmen
     return env, MuJoCoDrawer(env)
 
 
-def _in_cells(position: Sequence[float]) -> tuple[float, float]:
+def _in_cells(position: Sequence[float] | np.ndarray) -> tuple[float, float]:
     """D4RL's position (r, c) is beyond the middle of that cell."""
     return position[0] + CELL_OFFSET, position[1] + CELL_OFFSET
 

@@ -22,7 +22,8 @@ from droprl.data.transitions import Prepared
 from droprl.errors import DropError, SettingError
 from droprl.files.locks import locked
 from droprl.files.plain import clear
-from droprl.files.seals import checked_line, read_sealed, sealed
+from droprl.files.seals import RESTORE, checked_line, digest, read_sealed, sealed
+from droprl.files.settings import check_fields, checked_value
 from droprl.files.storage import arrays_to_bytes, remove_folder, write_bytes, write_folder
 from droprl.train.checkpoints import Checkpoint, header_of, write_checkpoint
 from droprl.train.config import RunConfig
@@ -171,15 +172,33 @@ def _beside(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     return {"step": old["step"]} | {name: old.get(name, [None] * n) + new.get(name, [None] * m) for name in names}
 
 
+def _plan(path: Path) -> tuple[RunConfig, list[dict[str, Any]]]:
+    """The joined config, and the headers of its checkpoints. Both are checked: the folder may come from elsewhere."""
+    where, config = path / JOINING / "plan.json", read_config(path)
+    plan = read_sealed(where)
+    try:
+        headers = list(plan["checkpoints"])
+        for header in headers:
+            check_fields(Checkpoint, header, ("step", "scheduled", "sha256"), str(where))
+        seeds = tuple(checked_value(tuple[int, ...], plan["seeds"], "seeds", str(where), RESTORE))
+        joined = replace(config, seeds=seeds)
+    except (KeyError, TypeError, ValueError) as error:
+        raise DropError(f"{where}: is no plan for joining seeds ({error}): {RESTORE}") from error
+    if not set(seeds) >= set(config.seeds):
+        raise DropError(f"{where}: lacks seeds of the run: {RESTORE}")
+    return joined, headers
+
+
 def _join(path: Path) -> None:
     """Put the joined run in place of the old one. After a kill, this is done again from its beginning."""
     from_here, folder = path / JOINING, path / "checkpoints"
-    plan = read_sealed(from_here / "plan.json")
-    config = replace(read_config(path), seeds=tuple(plan["seeds"]))
-    for header in plan["checkpoints"]:
+    config, headers = _plan(path)
+    for header in headers:
         content = (from_here / STATE.format(header["step"])).read_bytes()
+        if digest(content) != header["sha256"]:
+            raise DropError(f"{from_here / STATE.format(header['step'])}: is damaged (its checksum differs): {RESTORE}")
         write_checkpoint(folder, header, content)
-    kept = {header["step"] for header in plan["checkpoints"]}
+    kept = {header["step"] for header in headers}
     for other in folder.iterdir():
         if other.is_dir() and other.name.isdigit() and int(other.name) not in kept:
             remove_folder(other)
