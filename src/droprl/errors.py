@@ -59,8 +59,8 @@ def _rules(*pairs: tuple[str, str]) -> tuple[tuple[re.Pattern[str], str], ...]:
 # Phrases of our own messages that name a command. Other commands stay as they are.
 _COMMANDS = _rules(
     (r"run the same `drop train` command( again)?", "make the same call of droprl.fit again"),
-    (r"(run|repeat) (the same|its) `drop (\w+)` command( again)?", r"make the same call of `drop \3` again"),
-    (r"run `drop (\w+)` again", r"call `drop \1` again"),
+    (r"(run|repeat) (the same|its) `drop (train|finetune)` command( again)?", r"make the same call of `drop \3` again"),
+    (r"run `drop (evaluate|finetune)` again", r"call `drop \1` again"),
     (r"that `drop train --out` made", "that droprl.fit made"),
     (r"`drop train (\S+) --steps (\d+) --seeds (\d+)`", r"droprl.extend(\1, steps=\2, seeds=\3)"),
     (r"`drop train (\S+) --(steps|seeds) (\d+)`", r"droprl.extend(\1, \2=\3)"),

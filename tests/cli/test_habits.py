@@ -171,6 +171,7 @@ def test_the_other_shells_get_all_commands(capsys: Captured, tmp_path: Path, she
         ("export with --no-guard, or not", "export with guard=False, or not"),
         ("export it with --tolerance 0, which", "export it with tolerance=0, which"),
         ("run the same `drop train` command to go on", "make the same call of droprl.fit again to go on"),
+        ("run the same `drop bench` command again", "run the same `drop bench` command again"),
         ("remove it and run `drop evaluate` again", "remove it and call droprl.evaluate again"),
         ("use drop data map a.hdf5 --out FOLDER", "use droprl.map_dataset(a.hdf5, FOLDER)"),
         ("go on by `drop train r --steps 9`", "go on by droprl.extend(r, steps=9)"),
