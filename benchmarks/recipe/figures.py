@@ -20,10 +20,10 @@ import summary
 from jobs import DATASETS, SEARCHED
 from summary import Experiment, Played, dataset_named, load_experiment
 
+from droprl import svg
 from droprl.errors import DropError
 from droprl.evaluation.statistics import standard_error
 from droprl.files.storage import write_bytes
-from droprl.report import svg
 from droprl.report.charts import frame
 from droprl.report.figure import (
     GREY,

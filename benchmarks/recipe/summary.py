@@ -22,7 +22,7 @@ from rich.table import Table as RichTable
 from droprl.data.tasks import find_task, known_time_limit
 from droprl.errors import DropError
 from droprl.evaluation.statistics import Estimate, aggregate, probability_of_improvement, standard_error
-from droprl.report.svg import number
+from droprl.svg import number
 
 LATE = 6  # checkpoints: papers report the mean of so many last evaluations, which hides the luck of one
 GROUPS = ("medium-replay", "medium", "medium-expert", "random", "maze2d", "adroit")

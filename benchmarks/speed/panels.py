@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from droprl.report import figure, svg
+from droprl import svg
+from droprl.report import figure
 from droprl.report.charts import frame
 
 BOTTOM, HEIGHT = 180, 230

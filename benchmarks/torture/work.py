@@ -281,7 +281,16 @@ def export(trained: Path, older: Path) -> Work:
 
 
 def export_words(run: Path, to: Path, seed: int) -> list[str]:
-    return ["export", str(run), f"--seed={seed}", "--out", str(to / "policy"), "--onnx", str(to / "policy.onnx")]
+    return [
+        "export",
+        str(run),
+        f"--seed={seed}",
+        "--force",
+        "--out",
+        str(to / "policy"),
+        "--onnx",
+        str(to / "policy.onnx"),
+    ]
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from droprl.finetuning import finetune as finetune
     from droprl.loaded import load_policy as load_policy
     from droprl.train import Run as Run
+    from droprl.train import extend as extend
     from droprl.train import fit as fit
 
 _HOME = {
@@ -40,6 +41,7 @@ _HOME = {
     "finetune": "finetuning",
     "load_policy": "loaded",
     "Run": "train",
+    "extend": "train",
     "fit": "train",
 }
 
@@ -52,7 +54,7 @@ def __getattr__(name: str) -> Any:
         value = getattr(importlib.import_module(f"droprl.{_HOME[name]}"), name)
     elif name == "__all__":  # for `from droprl import *`
         return __dir__()
-    elif not name.startswith("_") and name in _algorithms():
+    elif name[:1].isupper() and name in _algorithms():
         value = _algorithms()[name]
     else:
         raise AttributeError(f"module 'droprl' has no attribute {name!r}")

@@ -92,16 +92,7 @@ class LoadedPolicy:
         (dt) uses it. Without it, the return that the policy still aims for stays the same. At the first action of an
         episode there is no previous action, so the reward is ignored.
         """
-        try:
-            with np.errstate(over="ignore"):
-                given = np.asarray(observation, np.float32)
-        except (TypeError, ValueError) as error:
-            raise DropError(f"{self._where}: the observation is not an array of numbers ({error})") from error
-        if given.ndim not in (1, 2) or given.shape[-1] != self.spec.observation_size:
-            raise DropError(
-                f"{self._where}: an observation of shape {given.shape} was given: pass ({self.spec.observation_size},) "
-                f"or (n, {self.spec.observation_size})"
-            )
+        given = self._given(observation)
         batch = np.atleast_2d(given)
         begins, carry = self._carry is None, self._carry
         if begins:
@@ -119,6 +110,34 @@ class LoadedPolicy:
         self._carry, self._n_episodes, self._seen = carry, len(batch), given
         self._n_actions += 1
         return actions if given.ndim == 2 else actions[0]
+
+    def predict(self, observations: np.ndarray, *, seed: int = 0) -> np.ndarray:
+        """The action at each row of (n, observation_size), or at one observation, as the first step of an episode.
+
+        Every row stands alone, and nothing is remembered: neither `act` nor its episodes notice. `seed` is for a policy
+        that draws its actions.
+        """
+        given = self._given(observations)
+        batch = np.atleast_2d(given)
+        if not len(batch):
+            return np.zeros((0, self.spec.action_size), np.float32)
+        carry, actions = self.step(self.start(len(batch)), batch, jax.random.key(seed) if self.traits.draws else None)
+        self._check(batch, carry, actions)
+        return actions if given.ndim == 2 else actions[0]
+
+    def _given(self, observation: np.ndarray) -> np.ndarray:
+        """What somebody gave, as float32; refused if it cannot be observations."""
+        try:
+            with np.errstate(over="ignore"):
+                given = np.asarray(observation, np.float32)
+        except (TypeError, ValueError) as error:
+            raise DropError(f"{self._where}: the observation is not an array of numbers ({error})") from error
+        if given.ndim not in (1, 2) or given.shape[-1] != self.spec.observation_size:
+            raise DropError(
+                f"{self._where}: an observation of shape {given.shape} was given: pass ({self.spec.observation_size},) "
+                f"or (n, {self.spec.observation_size})"
+            )
+        return given
 
     def _check(self, observations: np.ndarray, carry: Carry, actions: np.ndarray) -> None:
         """Refuse an action at NaN or infinity, unless the guard used an earlier observation instead."""

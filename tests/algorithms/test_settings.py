@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 
 from droprl import BC, DDROP, DROP, FBC, Adaptation, DropCVAE, DropError, Onestep, RvS
+from droprl.algorithms import ALGORITHMS
+from droprl.errors import SettingError
 
 
 @pytest.mark.parametrize(
@@ -66,3 +69,19 @@ def test_a_setting_may_be_left_open() -> None:
     assert Adaptation(starts=None).starts is None
     assert DROP(discount=1.0, target_rate=1.0).discount == 1.0
     assert DROP(td_lambda=0.0).td_lambda == 0.0
+
+
+@pytest.mark.parametrize(
+    ("kind", "preset"),
+    [(kind, preset) for kind in ALGORITHMS.values() for preset in ("small", "tiny", *kind.card.presets)],
+    ids=lambda value: value if isinstance(value, str) else value.name,
+)
+def test_every_preset_takes_other_settings_by_name(kind: Any, preset: str) -> None:
+    make = getattr(kind, preset)
+    plain = make()
+    assert make(batch_size=77) == dataclasses.replace(plain, batch_size=77)
+    assert make(batch_size=77) != plain
+    with pytest.raises(TypeError, match="unheard_of"):
+        make(unheard_of=1)
+    with pytest.raises(SettingError, match="batch_size is 0"):
+        make(batch_size=0)

@@ -294,7 +294,7 @@ def test_a_mistake_in_a_suite_is_named(tmp_path: Path, changed: tuple[str, str],
 def test_a_task_without_a_file_is_named(data: Path) -> None:
     with pytest.raises(DropError, match=r"has no walker2d-medium\.hdf5"):
         find_task_data("walker2d-medium", data)
-    with pytest.raises(DropError, match="--data FOLDER"):
+    with pytest.raises(DropError, match="data=FOLDER"):
         find_task_data("walker2d-medium", None)
     with pytest.raises(DropError, match="there is no suite 'nothing'"):
         load_suite("nothing")

@@ -130,12 +130,11 @@ def test_a_changed_result_is_refused_and_one_of_an_older_version_is_marked(copy:
 
 def test_another_preset_or_setting_is_refused_by_suite_json(copy: Bench) -> None:
     message = refused(replace(copy, preset="small"))
-    assert "holds results of preset paper, not of small: choose another --out" in message
+    assert "holds results of preset paper, not of small: choose another out=" in message
     message = refused(with_drop(copy, multiplier_start=1.0))
-    assert "a-medium, DROP with other settings (multiplier_start 0.0 → 1.0): choose another --out" in message
-    message = refused(
-        replace(with_drop(copy, multiplier_start=1.0), tasks=("new",))
-    )  # the same name would have two meanings
+    assert "a-medium, DROP with other settings (multiplier_start 0.0 → 1.0): choose another out=" in message
+    # The same name would have two meanings:
+    message = refused(replace(with_drop(copy, multiplier_start=1.0), tasks=("new",)))
     assert "a-medium, DROP with other settings (multiplier_start 0.0 → 1.0)" in message
     assert missing_cells(with_drop(copy, multiplier_start=0.0)) == []  # the same value, given explicitly
 
@@ -172,7 +171,7 @@ def test_a_part_of_the_suite_leaves_the_rest_in_the_records(copy: Bench, only: d
 def test_a_part_with_other_sizes_is_refused(copy: Bench) -> None:
     """suite.json has one number of seeds, which would be wrong for the other results."""
     message = refused(replace(copy, suite=copy.suite.changed(seeds=5), methods=("DROP",)))
-    assert "have other sizes (seeds 2 → 5): choose another --out, or run the whole suite" in message
+    assert "have other sizes (seeds 2 → 5): choose another out=, or run the whole suite" in message
 
 
 def test_parts_add_up_to_the_whole_in_the_suites_order(tmp_path: Path) -> None:

@@ -35,13 +35,13 @@ def run(*words: str | Path) -> None:
     main([str(word) for word in words])
 
 
-def error(capsys: Captured, *words: str | Path) -> str:
-    """The error of a command: one line on standard error, exit code 1, nothing on standard output."""
+def error(capsys: Captured, *words: str | Path, code: int = 1) -> str:
+    """The error of a command: one line on standard error, its exit code, nothing on standard output."""
     capsys.readouterr()
     with pytest.raises(SystemExit) as end:
         run(*words)
     printed = capsys.readouterr()
-    assert end.value.code == 1
+    assert end.value.code == code
     assert printed.out == ""
     assert printed.err.startswith("drop: ")
     assert printed.err.count("\n") == 1
@@ -128,6 +128,13 @@ def test_data_make_and_data_info(capsys: Captured, tmp_path: Path) -> None:
     path = tmp_path / "new" / "maze.hdf5"
     run("data", "make", "maze2d-umaze", "--steps", "600", "--out", path)
     assert capsys.readouterr().out == (f"{path}: 600 steps in 2 episodes; look at it with: drop data info {path}\n")
+    with pytest.raises(SystemExit):
+        run("data", "make", "maze2d-umaze", "--steps", "6e2", "--out", path)
+    assert capsys.readouterr().err == (
+        f"drop: {path}: exists already: choose another place, or give --force to replace it\n"
+    )
+    run("data", "make", "maze2d-umaze", "--steps", "6e2", "--out", path, "--force", "--json")
+    assert json.loads(capsys.readouterr().out) == {"path": str(path), "n_steps": 600, "n_episodes": 2}
     run("data", "info", path, "--json")
     info = json.loads(capsys.readouterr().out)
     assert (info["n_steps"], info["n_episodes"], info["env"]) == (600, 2, "droprl/maze2d-umaze-v0")
@@ -150,7 +157,9 @@ def test_training_again_says_that_it_is_finished(capsys: Captured, maze: Path, t
     run("train", maze, "--out", trained, *TRAIN)
     printed = capsys.readouterr().out
     assert printed == f"{trained} was finished already (12 updates); play it with: drop evaluate {trained}\n"
-    assert "steps 12 → 13" in error(capsys, "train", maze, "--out", trained, *TRAIN, "--steps=13")
+    printed = error(capsys, "train", maze, "--out", trained, *TRAIN, "--steps=13")
+    assert "steps 12 → 13" in printed
+    assert f"go on with it by `drop train {trained} --steps 13`" in printed
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -180,7 +189,7 @@ def test_evaluate_prints_one_json_object(capsys: Captured, trained: Path, rule: 
 
 def test_evaluate_prints_a_table(capsys: Captured, trained: Path) -> None:
     capsys.readouterr()
-    run("evaluate", trained, *PLAY)
+    run("evaluate", trained, "--rule=grad-ada", *PLAY)
     printed = capsys.readouterr().out
     assert "auto" in printed
     assert "D4RL-normalised score" in printed
@@ -211,7 +220,12 @@ def test_an_exported_policy_plays_as_its_run(capsys: Captured, trained: Path, tm
     assert load_policy(policy).origin.seed == 1
     assert not (policy / "evaluations").exists()
     assert "of one checkpoint" in error(capsys, "evaluate", policy, "--protocol=paper")
-    assert "has no seed 9" in error(capsys, "export", trained, "--out", policy, "--seed=9")
+    assert "has no seed 9" in error(capsys, "export", trained, "--out", tmp_path / "other", "--seed=9")
+    assert error(capsys, "export", trained, "--out", policy).startswith(f"{policy / 'policy.json'}: exists already")
+    assert load_policy(policy).origin.seed == 1
+    run("export", trained, "--out", policy, "--seed=0", "--force", "--json")
+    assert json.loads(capsys.readouterr().out) == {"policy": str(policy)}
+    assert load_policy(policy).origin.seed == 0
     assert "is a run" in error(capsys, "export", trained, "--out", trained)
 
 
@@ -269,33 +283,52 @@ def test_a_half_written_evaluation_is_not_read_and_a_damaged_one_is_named(
         ("data", "`drop data` needs `info`, `make` or `map`"),
         ("data dance", "`drop data` needs `info`, `make` or `map`"),
         ("data make maze3d", "invalid choice 'maze3d'"),
-        ("data info nothing.hdf5", "nothing.hdf5: no such file"),
+        ("trian nothing.npz", "there is no command 'trian' (perhaps train)"),
+        ("data inof", "`drop data` needs `info`, `make` or `map` after it (perhaps info)"),
+        ("help dance", "there is no command 'dance'"),
         ("data info", "Missing from drop data info: SOURCE"),
         ("train", "Missing from drop train: SOURCE"),
-        ("train nothing.npz --algo dorp", f"--algo dorp: choose one of {', '.join(ALGORITHMS)}"),
-        ("train nothing.npz --algo=dorp", "--algo dorp: choose one of"),
+        ("train nothing.npz --algo dorp", f"(perhaps drop or ddrop): choose one of {', '.join(ALGORITHMS)}"),
+        ("train nothing.npz --algo=dorp", "--algo dorp (perhaps drop or ddrop): choose one of"),
         ("train nothing.npz --preset large", "--preset large: choose one of paper, small"),
         ("train nothing.npz --algo", "Missing value for argument '--algo'"),
         ("train nothing.npz --seed 3", "Unrecognized options: --seed, 3 (perhaps --decomposition-seed, --seeds)"),
         ("train nothing.npz --steps many", "Error parsing --steps: "),
+        ("train nothing.npz --steps 1.5", "Error parsing --steps: "),
+        ("completion csh", "invalid choice 'csh'"),
         ("train nothing.npz --algo bc --n-sub-tasks 4", "Unrecognized options: --n-sub-tasks"),
         ("train nothing.npz --ascent-steps -1", "ascent_steps is -1: it must be from 0 to 10,000"),
-        ("evaluate nowhere", "nowhere: is not a run (no config.json)"),
         ("evaluate nowhere --rule bset", "invalid choice 'bset' for argument '--rule'"),
         ("export nowhere", "nothing to write: give --out FOLDER, --onnx FILE, or both"),
-        ("export nowhere --out here", "nowhere: is not a run"),
-        ("finetune nowhere --level embedding --budget 100", "nowhere: is not a run"),
         ("finetune nowhere --level weights --budget 100", "invalid choice 'weights' for argument '--level'"),
         ("finetune nowhere --level policy", "Missing from drop finetune: --budget"),
-        ("select nowhere.hdf5 --out here", "nowhere.hdf5: no such file"),
         ("select nowhere.hdf5", "Missing from drop select: --out"),
-        ("bench nothing", "there is no suite 'nothing': choose one of ablation-"),
-        ("bench ablation-cloning", "task hopper-medium-replay: say where its file is with --data FOLDER"),
         ("report", "`drop report` needs at least one run directory"),
+    ],
+)
+def test_a_command_line_that_makes_no_sense_exits_with_2(
+    capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, printed: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert printed in error(capsys, *words.split(), code=2)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "printed"),
+    [
+        ("data info nothing.hdf5", "nothing.hdf5: no such file"),
+        ("evaluate nowhere", "nowhere: is not a run (no config.json): give the folder that `drop train --out` made"),
+        ("export nowhere --out here", "nowhere: is not a run"),
+        ("finetune nowhere --level embedding --budget 100", "nowhere: is not a run"),
+        ("select nowhere.hdf5 --out here", "nowhere.hdf5: no such file"),
+        ("bench nothing", "there is no suite 'nothing': choose one of ablation-"),
+        ("bench papr-rules", "there is no suite 'papr-rules' (perhaps paper-rules"),
+        ("bench ablation-cloning", "task hopper-medium-replay: say where its file is with --data FOLDER"),
         ("report nowhere", "nowhere: is not a run"),
     ],
 )
-def test_a_mistake_gives_one_line_of_error(
+def test_what_cannot_be_done_gives_one_line_of_error(
     capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, printed: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -319,7 +352,8 @@ def test_settings_that_cannot_work_are_refused_and_write_nothing(
     capsys: Captured, arrays_run: Path, tmp_path: Path, options: str, printed: str
 ) -> None:
     source = arrays_run.parent / "mine.npz"
-    assert printed in error(capsys, "train", source, "--out", tmp_path / "run", *TINY_BC, *options.split())
+    code = 1 if options.startswith("--action") else 2
+    assert printed in error(capsys, "train", source, "--out", tmp_path / "run", *TINY_BC, *options.split(), code=code)
     assert not list(tmp_path.iterdir())
 
 
@@ -332,11 +366,37 @@ def test_own_arrays_need_their_task_named(capsys: Captured, arrays_run: Path) ->
     assert "cannot be made" in error(capsys, "evaluate", arrays_run, "--env=NoSuchTask-v7")
     assert "bc infers no embedding: leave out rule" in error(capsys, "evaluate", arrays_run, "--rule=best")
     for option, printed in (("--episodes=0", "episodes is 0"), ("--n-envs=0", "n_envs is 0")):
-        assert error(capsys, "evaluate", arrays_run, option).startswith(printed)
+        assert error(capsys, "evaluate", arrays_run, option, code=2).startswith(printed)
 
 
-def test_runs_of_different_data_do_not_share_a_page(capsys: Captured, arrays_run: Path, trained: Path) -> None:
-    assert "the runs learned from different data (mine, umaze)" in error(capsys, "report", arrays_run, trained)
+def test_a_folder_of_runs_is_one_page_that_compares_them(
+    capsys: Captured, arrays_run: Path, trained: Path, tmp_path: Path
+) -> None:
+    """Runs of other data and of other settings, in folders inside folders."""
+    shutil.copytree(arrays_run, tmp_path / "runs" / "mine" / "bc")
+    shutil.copytree(trained, tmp_path / "runs" / "umaze" / "drop")
+    run("evaluate", tmp_path / "runs" / "umaze" / "drop", "--rule=best", *PLAY)
+    source = arrays_run.parent / "mine.npz"
+    run("train", source, "--out", tmp_path / "runs" / "mine" / "wide", *TINY_BC, "--width=16", "--steps=4")
+    capsys.readouterr()
+    run("report", tmp_path / "runs", "--json")
+    found = json.loads(capsys.readouterr().out)
+    assert found["page"] == str(tmp_path / "runs" / "report.html")
+    rows = {row["run"]: row for row in found["tables"]["runs"]}
+    assert sorted(rows) == ["mine/bc", "mine/wide", "umaze/drop"]
+    assert [rows[name]["width"] for name in ("mine/bc", "mine/wide")] == ["8", "16"]
+    assert "batch_size" not in rows["mine/bc"]  # it is the same in both runs of bc
+    assert rows["umaze/drop"]["data"] == "umaze"
+    for row in rows.values():
+        assert re.fullmatch(r"20\d\d-\d\d-\d\d", row["trained on"])
+        assert re.fullmatch(r"[\d.]+ s|\d+ min \d\d s", row["training time"])
+        assert row["droprl"].startswith("0.")
+    assert set(found["tables"]) >= {"runs", "scores-umaze"}
+    page = (tmp_path / "runs" / "report.html").read_text(encoding="utf-8")
+    assert "3 runs on 2 datasets" in page
+    assert 'src="data:image/gif;base64,' in page
+    (tmp_path / "empty").mkdir()
+    assert "is not a run" in error(capsys, "report", tmp_path / "empty")
 
 
 def test_debug_shows_the_traceback() -> None:
@@ -351,7 +411,7 @@ def test_debug_shows_the_traceback() -> None:
 
 def test_a_mistake_gives_one_line_in_a_real_process() -> None:
     assert drop("train", "nothing.npz", "--steps") == (
-        1,
+        2,
         "",
         "drop: Missing value for argument '--steps'. Expected 1 values: see `drop train --help`\n",
     )
@@ -367,7 +427,7 @@ def test_a_terminal_with_colours_shows_the_same_line() -> None:
     while chunk := _read(leader):
         printed += chunk
     os.close(leader)
-    assert process.wait() == 1
+    assert process.wait() == 2
     assert printed.decode().startswith(
         "drop: Unrecognized options: --jsno (perhaps --json): see `drop data info --help`"
     )

@@ -141,7 +141,7 @@ def test_actions_a_rounding_error_outside_are_clipped() -> None:
 
 def test_actions_outside_their_bounds_name_the_row_and_the_value() -> None:
     message = refusal(actions=changed("actions", 7, [0.5, 1.37]))
-    assert "actions row 7 is outside [-1, 1] (1.37 in column 1): pass --action-low/--action-high" in message
+    assert "actions row 7 is outside [-1, 1] (1.37 in column 1): pass action_low=/action_high=" in message
     assert "actions row 0 is outside [-0.1, 0.1]" in refusal(action_low=-0.1, action_high=0.1)
 
 

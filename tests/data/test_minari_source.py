@@ -148,7 +148,7 @@ def test_minari_faults_name_the_episode_and_the_step(make_minari: MakeMinari, tm
 def test_unknown_minari_ids(make_minari: MakeMinari, monkeypatch: pytest.MonkeyPatch) -> None:
     message = refusal("mine/other/test-v0")
     assert "minari list local" in message
-    assert "--download" in message
+    assert "download=True" in message
     assert "no such file" in refusal("hopper-medium-v2")
 
     def no_network(*_: Any, **__: Any) -> None:

@@ -150,8 +150,8 @@ def test_npz_files_with_code_or_without_an_archive_are_refused(tmp_path: Path) -
 def test_a_goal_is_only_for_files_without_rewards(tmp_path: Path) -> None:
     arrays = small_arrays()
     np.savez(tmp_path / "mine.npz", **arrays)
-    assert "leave --goal out" in refusal(tmp_path / "mine.npz", goal=(0, 0))
-    assert "leave --goal out" in refusal(write_d4rl(tmp_path / "mine.hdf5", arrays), goal=(0, 0))
+    assert "leave goal= out" in refusal(tmp_path / "mine.npz", goal=(0, 0))
+    assert "leave goal= out" in refusal(write_d4rl(tmp_path / "mine.hdf5", arrays), goal=(0, 0))
     del arrays["rewards"]
     np.savez(tmp_path / "bare.npz", **arrays)
     assert "qpos is missing" in refusal(tmp_path / "bare.npz", goal=(0, 0))
@@ -203,7 +203,7 @@ def test_ogbench_rows_are_named_as_in_the_file(tmp_path: Path) -> None:
 def test_ogbench_needs_a_goal_that_a_step_reaches(tmp_path: Path) -> None:
     path = tmp_path / "maze.npz"
     np.savez(path, **ogbench_arrays([0, 1, 2, 3]))
-    assert "--goal" in refusal(path)
+    assert "goal=(x, y)" in refusal(path)
     assert "nearest is 7 away, qpos row 2" in refusal(path, goal=(9, 0))
     assert load_dataset(path, goal=(9, 0), goal_radius=7.5).terminals.any()
     assert "does not fit qpos" in refusal(path, goal=(1, 2, 3, 4))

@@ -24,6 +24,7 @@ from droprl.deploy.serve.live import pictures, show
 from droprl.deploy.serve.live.look import Settings, no_choice_yet, see
 from droprl.deploy.serve.live.routes import Change
 from droprl.deploy.serve.live.show import MOST_SHOWS, Stage, tasks_of
+from droprl.environments import frames
 from droprl.environments.simulation import _quiet
 from droprl.loaded import LoadedPolicy
 
@@ -75,9 +76,9 @@ def test_tasks_and_settings(policy: LoadedPolicy) -> None:
 
 
 def test_without_a_way_to_draw_the_page_says_why(policy: LoadedPolicy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pictures, "_found", {})
+    monkeypatch.setattr(frames, "_found", {})
     monkeypatch.setenv("MUJOCO_GL", "nonsense")
-    assert pictures.drawing_backend() is None
+    assert frames.drawing_backend() is None
     env, reason = pictures.task_to_watch(MAZE)
     env.close()
     assert reason is not None

@@ -16,8 +16,9 @@ from helpers.pages import BROWSER, needs_browser
 from helpers.serving import listening, tiny_policy
 
 from droprl.deploy.serve.app import Limits, Service, make_app
-from droprl.deploy.serve.live import pictures, show
+from droprl.deploy.serve.live import show
 from droprl.deploy.serve.live.look import see
+from droprl.environments import frames
 from droprl.loaded import LoadedPolicy
 
 pytestmark = needs_browser
@@ -168,7 +169,7 @@ def test_everything_moves_and_can_be_switched(tmp_path: Path) -> None:
     assert found["first"] == "grad-ada, K = 7, m = 3"
     assert found["knobs"] == ["7", "3"]
     assert found["dots"] == found["climbs"] == 10
-    drawn = pictures.drawing_backend() is not None
+    drawn = frames.drawing_backend() is not None
     assert found["frames"] == ("some" if drawn else "none")
     assert found["image"] == ("data:image/jpeg;base64," if drawn else "")
     assert found["wide"] == found["narrow"] == []

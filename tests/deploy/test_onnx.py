@@ -92,7 +92,7 @@ def test_a_warm_start_remembers_z_and_where_it_came_from(interval: int, tmp_path
 
 def test_an_ascent_of_open_length_is_refused_and_says_what_to_do(tmp_path: Path) -> None:
     ascending = policy_of("drop").adapted(tolerance=0.01)
-    assert "export it with --tolerance 0" in refusal(export_onnx, ascending, tmp_path / "policy.onnx")
+    assert "export it with tolerance=0" in refusal(export_onnx, ascending, tmp_path / "policy.onnx")
     assert list(tmp_path.iterdir()) == []
     export_onnx(ascending.adapted(rule="best-ada"), tmp_path / "policy.onnx")  # this rule does not ascend
 

@@ -252,7 +252,7 @@ def test_an_action_out_of_bounds(kind: str, row: int, size: float, negative: boo
 
     message = altered(kind, change)
     assert f"actions row {row} is outside [-1, 1]" in message
-    assert "--action-low" in message
+    assert "action_low=" in message
 
 
 @pytest.mark.parametrize("kind", ALTERED)

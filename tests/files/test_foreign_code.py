@@ -61,7 +61,7 @@ def test_data_cannot_name_a_module(ran: Ran, tmp_path: Path) -> None:
             said = refusal(load, path)
             assert said.startswith(f"{path}: {ID}: a file names this task")
             assert f"would run the Python module {MODULE}" in said
-            assert f"give --env {ID}" in said
+            assert f'give env="{ID}"' in said
     code, _, said = drop("data", "info", path)
     assert (code, "a file names this task" in said, "Traceback" in said) == (1, True, False)
     assert not ran()

@@ -81,13 +81,13 @@ def browse(path: Path, profile: Path, moment: str = "") -> Page:
 def sticks_out(pages: Sequence[str], folder: Path, widths: Sequence[int] = (390, 1280)) -> list[str]:
     """The elements that reach beyond the screen at each width, and how far the page scrolls sideways. Good: ["", "0"].
 
-    Pages are shown in frames, because a browser window cannot be as narrow as a phone. A suite's tables may scroll in
-    their box.
+    Pages are shown in frames, because a browser window cannot be as narrow as a phone. Tables of suites and of runs may
+    scroll in their box.
     """
     measure = """<script>onload = () => document.querySelectorAll("iframe").forEach((frame) => {
       const inside = frame.contentDocument, page = inside.documentElement, edge = page.clientWidth + 0.5;
       const shown = [...inside.querySelectorAll("main *")].filter((e) => e.getClientRects().length);
-      const free = shown.filter((e) => !e.closest("table.grid"));
+      const free = shown.filter((e) => !e.closest("table.grid, table.runs"));
       const wide = free.filter((e) => e.getBoundingClientRect().right > edge || e.getBoundingClientRect().left < 0);
       frame.dataset.wide = wide.map((e) => `${e.tagName}.${e.getAttribute("class")}`).join(" ");
       frame.dataset.scroll = page.scrollWidth - page.clientWidth;

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Self
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple, Self
 
 import equinox as eqx
 import jax
@@ -55,12 +55,12 @@ class ToyQ:
     batch_size: int = 64
 
     @classmethod
-    def small(cls) -> Self:
-        return cls()
+    def small(cls, **changes: Any) -> Self:
+        return replace(cls(), **changes)
 
     @classmethod
-    def tiny(cls) -> Self:
-        return cls()
+    def tiny(cls, **changes: Any) -> Self:
+        return replace(cls(), **changes)
 
     def resolve(self, dataset: Dataset) -> Self:
         return self

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import csv
 import dataclasses
 import io
@@ -11,15 +12,18 @@ import random
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from helpers.pages import Page, assert_orderly, browse, needs_browser, sticks_out
 from scipy.stats import spearmanr
 
+from droprl import svg as svg_tools
 from droprl.report import Chart, Diagnostic, EmbeddingWalk, Report, ScoreRow, Series, SubTaskReturns, render
-from droprl.report import svg as svg_tools
 from droprl.report.charts import interval_chart, line_chart, rank_correlation
+from droprl.report.contents import Animation, Comparison, ScoreGroup
 from droprl.report.page import write_report
 from droprl.report.run_tables import run_tables
+from droprl.video import Film, gif
 
 ENDS = (60, 63, 70, 76)  # the final scores of the rules
 RULES = ["best", "grad", "best-ada", "grad-ada"]
@@ -28,6 +32,24 @@ MAZE = [
     "############", "#....#.....#", "#.##.#.#.#.#", "#......#...#",
     "#.####.###.#", "#..#.#.....#", "#..#...#.#.#", "############",
 ]  # fmt: skip
+
+COMPARISON = Comparison(
+    ("run", "data", "algorithm", "n_sub_tasks", "trained on", "training time", "droprl", "device"),
+    [
+        (
+            f"walker2d/{name}",
+            "walker2d-medium-replay-v2",
+            "drop",
+            n,
+            "2026-01-31",
+            "1 h 02 min",
+            "0.1.0, JAX 0.10",
+            "cpu",
+        )
+        for name, n in (("drop", "10"), ("drop-of-many-sub-tasks", "100"))
+    ],
+)
+FRAMES = [np.full((330, 480, 3), 40 * i, np.uint8) for i in range(3)]
 
 # ---- a report with made-up results
 
@@ -131,13 +153,15 @@ def make_report(maze: bool = False) -> Report:
             ("Sub-tasks", "40"), ("Seeds", "5"), ("Updates", "60,000"), ("Device", "CPU, 8 cores"),
         ],
         notes=["Regenerated data: scores are not comparable with published tables of the original files."],
+        comparison=COMPARISON,
+        animation=Animation(gif(Film(FRAMES, 4, 25.0, 8, 12.0)), "DROP in Walker2d-v4: 8 steps, return 12.0"),
     )  # fmt: skip
 
 
 def test_every_table_of_the_page_is_also_data() -> None:
     report = make_report()
     tables = run_tables(report)
-    assert list(tables) == ["scores", "sub_tasks", "diagnostics"]
+    assert list(tables) == ["scores", "runs", "sub_tasks", "diagnostics"]
     best, worst = (list(csv.DictReader(io.StringIO(tables["scores"].to_csv())))[i] for i in (7, 0))
     assert (best["method"], best["rule"], worst["rule"]) == ("DROP", "grad-ada", "")
     row = report.table[7]
@@ -147,7 +171,8 @@ def test_every_table_of_the_page_is_also_data() -> None:
     assert float(last["return"]) == report.sub_tasks.mean_returns[39]
     verdicts = [d["healthy"] for d in csv.DictReader(io.StringIO(tables["diagnostics"].to_csv()))]
     assert verdicts == ["yes", "no", "yes", ""]
-    empty = dataclasses.replace(report, table=[], sub_tasks=None, diagnostics=[])
+    assert tables["runs"].records()[1] == dict(zip(COMPARISON.columns, COMPARISON.rows[1], strict=True))
+    empty = dataclasses.replace(report, table=[], sub_tasks=None, diagnostics=[], comparison=None)
     assert run_tables(empty) == {}
 
 
@@ -164,7 +189,7 @@ def test_the_page_is_well_formed_and_its_headings_are_in_order(page: str) -> Non
 def test_the_page_is_self_contained(page: str) -> None:
     assert not re.search(r"https?:", page)
     parsed = Page(page)
-    assert parsed.values("src") == []
+    assert all(source.startswith("data:image/gif;") for source in parsed.values("src"))
     assert all(link.startswith(("#", "data:")) for link in parsed.values("href"))
     assert not re.search(r"@import|url\(", page)
     assert len(page) < 400_000
@@ -275,6 +300,43 @@ def test_ticks_are_inside_distinct_and_few(low: float, high: float, log: bool) -
     assert 1 <= len(ticks) <= 10
     assert len(set(labels)) == len(labels)
     assert all(-1e-6 <= p <= 100 + 1e-6 for p, _ in ticks)
+
+
+@pytest.mark.parametrize(("size", "spread"), [(1.0, 1e-6), (300.0, 0.01), (-5e6, 100.0), (0.2, 1e-8)])
+def test_an_axis_never_zooms_into_rounding(size: float, spread: float) -> None:
+    scale = svg_tools.scale([size, size + spread / 2, size + spread], 0, 100)
+    assert scale.high - scale.low > 0.1 * abs(size)
+    drawn = [scale(v) or 0.0 for v in (size, size + spread)]
+    assert abs(drawn[1] - drawn[0]) < 0.2
+    assert 2 <= len(scale.ticks(4)) <= 8
+
+
+def test_a_small_true_spread_is_still_seen() -> None:
+    scale = svg_tools.scale([100.0, 100.1], 0, 100)
+    assert (scale(100.1) or 0) - (scale(100.0) or 0) > 50
+    labels = [label for _, label in scale.ticks(4)]
+    assert len(set(labels)) == len(labels)
+
+
+def test_scores_on_several_datasets_stand_apart() -> None:
+    report = make_report()
+    groups = [ScoreGroup(f"data <{i}>", "return", report.table[i : i + 2]) for i in (0, 4)]
+    several = dataclasses.replace(report, table=[], groups=groups)
+    page = render(several)
+    assert_orderly(Page(page))
+    assert page.count('<table class="scores"') == 2
+    assert page.count("data &lt;") == 2
+    assert page.count("has the highest mean,") == 2
+    assert {"scores-data-0-", "scores-data-4-"} <= set(run_tables(several))
+
+
+def test_the_video_is_in_the_page_or_the_reason_why_not() -> None:
+    page = render(make_report())
+    (source,) = re.findall(r'<img src="data:image/gif;base64,([^"]+)"', page)
+    assert base64.b64decode(source).startswith(b"GIF89a")
+    reason = render(dataclasses.replace(make_report(), animation="<b> cannot be drawn"))
+    assert "No video: &lt;b&gt; cannot be drawn." in reason
+    assert "<img" not in reason
 
 
 def test_rank_correlation_is_scipys() -> None:

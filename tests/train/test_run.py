@@ -99,7 +99,7 @@ def test_another_config_on_the_same_folder_is_refused_with_the_difference(
 ) -> None:
     message = refusal(again, finished, dataset, **changes)
     assert message.startswith(f"{finished.path}: holds another run (")
-    assert message.endswith("use another --out, or remove the folder")
+    assert message.endswith("use another out=, or remove the folder")
     assert re.search(named, message)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -88,12 +88,13 @@ class BC:
         require(self, "above 0 and at most 1", "average_rate")
 
     @classmethod
-    def small(cls) -> Self:
-        return cls(width=128, batch_size=256)
+    def small(cls, **changes: Any) -> Self:
+        return replace(cls(width=128, batch_size=256), **changes)
 
     @classmethod
-    def tiny(cls) -> Self:
-        return cls(width=8, state_depth=1, action_depth=1, batch_size=32, learning_rate=1e-2)
+    def tiny(cls, **changes: Any) -> Self:
+        made = cls(width=8, state_depth=1, action_depth=1, batch_size=32, learning_rate=1e-2)
+        return replace(made, **changes)
 
     def resolve(self, dataset: Dataset) -> Self:
         return self

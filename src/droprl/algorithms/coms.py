@@ -14,7 +14,7 @@ of all N policies.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -121,12 +121,13 @@ class COMs:
         require(self, "a finite number", "threshold")
 
     @classmethod
-    def small(cls) -> Self:
-        return cls(n_policies=10, score_width=128, batch_size=256)
+    def small(cls, **changes: Any) -> Self:
+        return replace(cls(n_policies=10, score_width=128, batch_size=256), **changes)
 
     @classmethod
-    def tiny(cls) -> Self:
-        return cls(n_policies=10, width=8, score_width=8, score_depth=1, batch_size=32, learning_rate=1e-2)
+    def tiny(cls, **changes: Any) -> Self:
+        made = cls(n_policies=10, width=8, score_width=8, score_depth=1, batch_size=32, learning_rate=1e-2)
+        return replace(made, **changes)
 
     # --- the data it learns from ---
 

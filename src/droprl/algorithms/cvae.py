@@ -7,7 +7,7 @@ DROP learns it at the embeddings of its sub-tasks. The data is not cut into sub-
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import equinox as eqx
 import jax
@@ -136,12 +136,12 @@ class DropCVAE:
         scoring.require_weights(self)
 
     @classmethod
-    def small(cls) -> Self:
-        return cls(width=128, batch_size=256)
+    def small(cls, **changes: Any) -> Self:
+        return replace(cls(width=128, batch_size=256), **changes)
 
     @classmethod
-    def tiny(cls) -> Self:
-        return cls(width=8, depths=(1, 1, 1, 1, 1), batch_size=32, learning_rate=1e-2)
+    def tiny(cls, **changes: Any) -> Self:
+        return replace(cls(width=8, depths=(1, 1, 1, 1, 1), batch_size=32, learning_rate=1e-2), **changes)
 
     # --- the data it learns from ---
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -67,12 +67,12 @@ class DDROP(DROP):
         require(self, "above 0 and at most 1", "distilled_share")
 
     @classmethod
-    def tiny(cls) -> Self:
-        return cls(**TINY)
+    def tiny(cls, **changes: Any) -> Self:
+        return cls(**TINY | changes)
 
     @classmethod
-    def plain(cls) -> Self:
-        return cls(**PLAIN)
+    def plain(cls, **changes: Any) -> Self:
+        return cls(**PLAIN | changes)
 
     def init(self, key: Array, spec: Spec, clock: Clock) -> State:
         depths = self.depths[1:3]

@@ -167,36 +167,36 @@ class DropSettings:
             raise DropError("rule auto needs cross_fit: leave it on, or give another rule")
 
     @classmethod
-    def small(cls) -> Self:
-        return cls(width=128, batch_size=256)
+    def small(cls, **changes: Any) -> Self:
+        return replace(cls(width=128, batch_size=256), **changes)
 
     @classmethod
-    def tiny(cls) -> Self:
-        return cls(**TINY, adaptation=Adaptation())
+    def tiny(cls, **changes: Any) -> Self:
+        return cls(**TINY | {"adaptation": Adaptation()} | changes)
 
     @classmethod
-    def plain(cls) -> Self:
+    def plain(cls, **changes: Any) -> Self:
         """Without what this library adds to protect the search. These were the defaults of version 0.1."""
-        return cls(**PLAIN, adaptation=Adaptation())
+        return cls(**PLAIN | {"adaptation": Adaptation()} | changes)
 
     @classmethod
-    def literal(cls) -> Self:
+    def literal(cls, **changes: Any) -> Self:
         """The paper to the letter, where it says what it does: no departure that this library recommends."""
-        return replace(
-            cls.plain(),
-            sub_task_sizes="paper",
-            embedding_space="tanh",
-            td_into_embedding=True,
-            optimizers="separate",
-            conditioning="concatenate",
-            score_layer_norm=False,
-            discount=0.99,
-            td_steps=1,
-            scale_rewards=False,
-            normalize_observations=False,
-            averaged_acts=False,
-            constraint_share=1.0,
-            threshold=2.0,
-            multiplier_max=None,
-            adaptation=Adaptation(ascent_steps=100, region="none", starts=None, keep="last", candidates="all"),
-        )
+        letter: dict[str, Any] = {
+            "sub_task_sizes": "paper",
+            "embedding_space": "tanh",
+            "td_into_embedding": True,
+            "optimizers": "separate",
+            "conditioning": "concatenate",
+            "score_layer_norm": False,
+            "discount": 0.99,
+            "td_steps": 1,
+            "scale_rewards": False,
+            "normalize_observations": False,
+            "averaged_acts": False,
+            "constraint_share": 1.0,
+            "threshold": 2.0,
+            "multiplier_max": None,
+            "adaptation": Adaptation(ascent_steps=100, region="none", starts=None, keep="last", candidates="all"),
+        }
+        return cls.plain(**letter | changes)

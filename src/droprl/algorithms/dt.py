@@ -8,7 +8,7 @@ those of the authors' code for locomotion (`gym/experiment.py`), unless the fiel
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import equinox as eqx
 import jax
@@ -192,12 +192,13 @@ class DT:
         require(self, "a finite number", "target_return")
 
     @classmethod
-    def small(cls) -> Self:
-        return cls(context=10, width=64, depth=2, batch_size=32, learning_rate=1e-3)
+    def small(cls, **changes: Any) -> Self:
+        return replace(cls(context=10, width=64, depth=2, batch_size=32, learning_rate=1e-3), **changes)
 
     @classmethod
-    def tiny(cls) -> Self:
-        return cls(context=10, width=8, depth=1, batch_size=32, learning_rate=1e-2, warmup_steps=5)
+    def tiny(cls, **changes: Any) -> Self:
+        made = cls(context=10, width=8, depth=1, batch_size=32, learning_rate=1e-2, warmup_steps=5)
+        return replace(made, **changes)
 
     def resolve(self, dataset: Dataset) -> Self:
         scale = self.return_scale

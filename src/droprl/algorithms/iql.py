@@ -8,8 +8,8 @@ data. The defaults are those of the authors' release for the Gym tasks; the fiel
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple, Self
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -104,12 +104,12 @@ class IQL:
         require(self, "a finite number", "reward_plus")
 
     @classmethod
-    def small(cls) -> Self:
-        return cls(width=128)
+    def small(cls, **changes: Any) -> Self:
+        return replace(cls(width=128), **changes)
 
     @classmethod
-    def tiny(cls) -> Self:
-        return cls(width=8, depth=1, batch_size=32, learning_rate=1e-2)
+    def tiny(cls, **changes: Any) -> Self:
+        return replace(cls(width=8, depth=1, batch_size=32, learning_rate=1e-2), **changes)
 
     def resolve(self, dataset: Dataset) -> Self:
         return self

@@ -11,7 +11,7 @@ The defaults are those of the paper and its released configuration, unless the f
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import equinox as eqx
@@ -131,12 +131,12 @@ class Onestep:
         require(self, "above 0 and at most 1", "discount", "target_rate")
 
     @classmethod
-    def small(cls) -> Self:
-        return cls(width=128, batch_size=256, learning_rate=1e-3)
+    def small(cls, **changes: Any) -> Self:
+        return replace(cls(width=128, batch_size=256, learning_rate=1e-3), **changes)
 
     @classmethod
-    def tiny(cls) -> Self:
-        return cls(width=8, depth=1, batch_size=32, learning_rate=1e-2)
+    def tiny(cls, **changes: Any) -> Self:
+        return replace(cls(width=8, depth=1, batch_size=32, learning_rate=1e-2), **changes)
 
     # --- the data it learns from ---
 

@@ -92,12 +92,12 @@ class Algorithm(Protocol):
         ...
 
     @classmethod
-    def small(cls) -> Self:
-        """The preset for CPUs."""
+    def small(cls, **changes: Any) -> Self:
+        """The preset for CPUs. Each preset takes other settings by name: `DROP.small(width=64)`."""
         ...
 
     @classmethod
-    def tiny(cls) -> Self:
+    def tiny(cls, **changes: Any) -> Self:
         """Networks of a few units and a high learning rate, which a test can train in a moment."""
         ...
 

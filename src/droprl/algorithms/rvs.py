@@ -9,7 +9,7 @@ otherwise.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -94,12 +94,12 @@ class RvS:
         require(self, "a finite number", "target_return", "outcome_mean", "outcome_std")
 
     @classmethod
-    def small(cls) -> Self:
-        return cls(width=128, batch_size=256)
+    def small(cls, **changes: Any) -> Self:
+        return replace(cls(width=128, batch_size=256), **changes)
 
     @classmethod
-    def tiny(cls) -> Self:
-        return cls(width=8, batch_size=32, learning_rate=1e-2)
+    def tiny(cls, **changes: Any) -> Self:
+        return replace(cls(width=8, batch_size=32, learning_rate=1e-2), **changes)
 
     # --- the data it learns from ---
 

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from droprl import svg
 from droprl.bench.results import WHEN, Bench
 from droprl.bench.suite import Method, label
 from droprl.bench.tables import load_scores
 from droprl.errors import DropError
 from droprl.evaluation.statistics import aggregate, standard_error
-from droprl.report import svg
 from droprl.report.charts import frame
 from droprl.report.figure import (
     GREY,

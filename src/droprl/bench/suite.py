@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 from droprl.adapt import Adaptation
 from droprl.algorithms import ALGORITHMS, Algorithm
 from droprl.algorithms.saved import algorithm_from_dict, algorithm_to_dict
-from droprl.errors import DropError, reason
+from droprl.errors import DropError, perhaps, reason
 from droprl.evaluation.evaluation import PlayedCheckpoints
 from droprl.files.names import file_name
 from droprl.files.seals import MOST_BYTES, check_depth, check_size
@@ -199,7 +199,10 @@ def load_suite(name: str | Path) -> Suite:
     elif path.suffix == ".toml" and path.exists():
         text, where = _own_text(path), str(path)
     else:
-        raise DropError(f"there is no suite {str(name)!r}: choose one of {', '.join(SUITES)}, or give a .toml file")
+        near = perhaps(str(name), SUITES)
+        raise DropError(
+            f"there is no suite {str(name)!r}{near}: choose one of {', '.join(SUITES)}, or give a .toml file"
+        )
     try:
         content = tomllib.loads(text)
         check_depth(content)

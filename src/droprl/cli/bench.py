@@ -18,11 +18,11 @@ from droprl.bench.packed import is_packed
 from droprl.bench.packing import PACKED, pack
 from droprl.bench.runner import missing_cells
 from droprl.bench.tables import write_tables
-from droprl.cli.options import parse, use_compilation_cache
-from droprl.errors import DropError
+from droprl.cli.options import parse, print_json, use_compilation_cache
+from droprl.errors import UsageError
 from droprl.files.names import file_name
 from droprl.files.storage import write_bytes
-from droprl.terminal import Screen, say
+from droprl.terminal import Screen, remark
 
 HERE = "local"  # --ray without an address
 SuiteName = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="SUITE")]
@@ -67,6 +67,8 @@ class BenchOptions:
     """With --ray: GPUs for each training; may be a fraction."""
     draw: bool = False
     """Run nothing: write the tables and the figure of the results in OUT, by its own suite.json if it has one."""
+    json: bool = False
+    """Print one JSON object: the folder, and the rows of every table."""
 
 
 @dataclass(frozen=True)
@@ -81,11 +83,21 @@ class PackOptions:
     """The folder with the results of `drop bench`. It stays as it is."""
     out: Annotated[Path, tyro.conf.arg(metavar="DIR")]
     """The folder for suite.json, episodes.csv and, if there are any, logs.csv.gz and episode.json."""
+    json: bool = False
+    """Print one JSON object: the folder and its files."""
+
+
+@dataclass(frozen=True)
+class ListOptions:
+    """Show the ready-made suites."""
+
+    json: bool = False
+    """Print one JSON object: the title of each suite."""
 
 
 def bench(words: list[str]) -> None:
-    if words == ["list"]:
-        _list()
+    if words[:1] == ["list"]:
+        _list(parse(ListOptions, "bench list", words[1:]))
         return
     if words[:1] == ["pack"]:
         _pack(parse(PackOptions, "bench pack", words[1:]))
@@ -120,15 +132,18 @@ def _draw(made: Bench, options: BenchOptions) -> None:
             name for name in ("tasks", "methods", "seeds", "steps", "episodes") if getattr(options, name) is not None
         ]
         if options.draw and given:
-            raise DropError(f"{made.out}: --draw takes all settings from its suite.json: leave out --{given[0]}")
+            raise UsageError(f"{made.out}: --draw takes all settings from its suite.json: leave out --{given[0]}")
         recorded = load_bench(made.out)
         made = replace(recorded, suite=recorded.suite.changed(note=options.note), data=options.data)
     else:
         made = replace(made, suite=made.asked)
     write_bytes(made.out / "figure.svg", suite_figure(made).encode())
     made.write_episodes()
-    console = Screen()
-    for name, table in write_tables(made).items():
+    console, tables = Screen(), write_tables(made)
+    if options.json:
+        print_json({"out": str(made.out), "tables": {name: table.records() for name, table in tables.items()}})
+        return
+    for name, table in tables.items():
         if name.startswith(("scores", "aggregates")):
             console.print(table.to_rich())
     if made.suite.claim:
@@ -140,12 +155,18 @@ def _draw(made: Bench, options: BenchOptions) -> None:
 def _pack(options: PackOptions) -> None:
     number = pack(options.folder, options.out)
     names = ", ".join(sorted(path.name for path in options.out.iterdir() if path.name in PACKED))
-    say(f"{options.out}: {names} hold the content of {number} files in {options.folder}")
+    if options.json:
+        print_json({"out": str(options.out), "files": names.split(", "), "packed": number})
+    else:
+        remark(f"{options.out}: {names} hold the content of {number} files in {options.folder}")
 
 
-def _list() -> None:
+def _list(options: ListOptions) -> None:
     from droprl.bench import SUITES
 
+    if options.json:
+        print_json({name: load_suite(name).title for name in SUITES})
+        return
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("suite", no_wrap=True)
     table.add_column("what")

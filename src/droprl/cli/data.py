@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import tyro
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeRemainingColumn
 
 from droprl.cli.describe import print_description
-from droprl.cli.options import Source, parse, print_json
+from droprl.cli.options import Source, parse, print_json, refuse_to_replace
 from droprl.data import Dataset, map_dataset, save_d4rl
 from droprl.data.ant_walks import ANT_DATA, AntWalker, load_walker
 from droprl.data.describe import describe
 from droprl.data.made import make_dataset
 from droprl.data.sources import SourceOptions
 from droprl.environments.gates import Gates
-from droprl.errors import DropError
-from droprl.terminal import Screen, column, say
+from droprl.errors import UsageError
+from droprl.progress import bar
+from droprl.terminal import Screen, remark
 
 
 @dataclass(frozen=True)
@@ -78,6 +76,10 @@ class Make:
     walker: Path | None = None
     """antmaze: an .npz file with a policy that walks the ant to a point: layers W0, b0, W1, b1, … that lead from 27
     observed numbers and a direction to 8 actions."""
+    force: bool = False
+    """Replace a file that is there already."""
+    json: bool = False
+    """Print one JSON object: the file, its steps and its episodes."""
 
     @property
     def name(self) -> str:
@@ -86,23 +88,31 @@ class Make:
         if self.maze == "maze2d-gates":
             return Gates(**given).data_name
         if given:
-            raise DropError(f"{self.maze}: has no {' and no '.join(given)}: leave it out, or make maze2d-gates")
+            raise UsageError(f"{self.maze}: has no {' and no '.join(given)}: leave it out, or make maze2d-gates")
         return self.maze
 
 
 def make(words: list[str]) -> None:
     options = parse(Make, "data make", words)
     if options.walker is not None and options.maze not in ANT_DATA:
-        raise DropError(f"{options.maze}: nothing walks there: leave --walker out, or make antmaze-umaze")
+        raise UsageError(f"{options.maze}: nothing walks there: leave --walker out, or make antmaze-umaze")
     walker = None if options.walker is None else load_walker(options.walker)
     path = options.out or Path(f"{options.name}.hdf5")
+    refuse_to_replace(path, options.force)
     dataset = make_maze(options.name, options.steps, options.seed, walker)
     save_d4rl(dataset, path)
-    say(f"{path}: {dataset.n_steps:,} steps in {dataset.n_episodes:,} episodes; look at it with: drop data info {path}")
+    _say_what_was_made(dataset, path, "look at it with: drop data info", options.json)
+
+
+def _say_what_was_made(dataset: Dataset, path: Path, next_command: str, as_json: bool) -> None:
+    if as_json:
+        print_json({"path": str(path), "n_steps": dataset.n_steps, "n_episodes": dataset.n_episodes})
+    else:
+        remark(f"{path}: {dataset.n_steps:,} steps in {dataset.n_episodes:,} episodes; {next_command} {path}")
 
 
 def make_maze(name: str, steps: int, seed: int, walker: AntWalker | None = None) -> Dataset:
-    with _bar(f"making {name}") as progress:
+    with bar(f"making {name}") as progress:
         return make_dataset(name, steps, seed, progress, walker)
 
 
@@ -120,27 +130,12 @@ class Map:
     out: Path
     """The folder to write."""
     reading: SourceOptions = field(default_factory=SourceOptions)
+    json: bool = False
+    """Print one JSON object: the folder, its steps and its episodes."""
 
 
 def map_source(words: list[str]) -> None:
     options = parse(Map, "data map", words)
-    with _bar(f"mapping {options.source}") as progress:
+    with bar(f"mapping {options.source}") as progress:
         dataset = map_dataset(options.source, options.out, **vars(options.reading), progress=progress)
-    say(
-        f"{options.out}: {dataset.n_steps:,} steps in {dataset.n_episodes:,} episodes; train on it with: "
-        f"drop train {options.out}"
-    )
-
-
-@contextmanager
-def _bar(title: str) -> Iterator[Callable[[int, int], None]]:
-    columns = (
-        column("{task.description}", "bold"),
-        BarColumn(bar_width=24),
-        TaskProgressColumn(),
-    )
-    console = Screen(error=True)
-    left = TimeRemainingColumn(compact=True)
-    with Progress(*columns, left, console=console, disable=not console.is_terminal, transient=True) as bar:
-        task = bar.add_task(title, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+    _say_what_was_made(dataset, options.out, "train on it with: drop train", options.json)

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-import tyro
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from droprl.adapt import InferenceRule
 from droprl.adapt.inference import Candidates, GuardFallback, ScoreBy
-from droprl.cli.options import Folder, parse, print_json, use_compilation_cache
-from droprl.errors import DropError
+from droprl.cli.options import Flag, Folder, parse, print_json, use_compilation_cache
+from droprl.errors import UsageError
 from droprl.evaluation import Evaluation
 from droprl.evaluation import evaluate as evaluate_run
 from droprl.terminal import Screen, say
-
-Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]  # without the flag the policy's own setting counts
 
 
 @dataclass(frozen=True)
@@ -58,7 +55,7 @@ class AdaptationOptions:
     """Let grad-ada also ascend from z* of the previous state."""
     reinference_interval: int | None = None
     """m of DROP(m): infer z every m steps."""
-    guard: Flag = False
+    guard: Flag = False  # without the flag the policy's own setting counts
     """Replace a faulty observation by the last believable one, and a z that left all sub-tasks by a sub-task's z."""
     no_guard: Flag = False
     """Play or export without the guard, also if the policy was saved with it."""
@@ -72,7 +69,7 @@ class AdaptationOptions:
 
     def chosen(self) -> dict[str, Any]:
         if self.guard and self.no_guard:
-            raise DropError("--guard and --no-guard exclude each other: leave one out")
+            raise UsageError("--guard and --no-guard exclude each other: leave one out")
         given = vars(self) | {"guard": True if self.guard else False if self.no_guard else None}
         return {name: value for name, value in given.items() if value is not None and name != "no_guard"}
 

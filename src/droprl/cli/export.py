@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from droprl.cli.evaluate import AdaptationOptions
-from droprl.cli.options import Folder, parse
-from droprl.errors import DropError
+from droprl.cli.options import Folder, parse, print_json, refuse_to_replace
+from droprl.errors import UsageError
 from droprl.loaded import load_policy
-from droprl.terminal import say
+from droprl.terminal import remark
 
 
 @dataclass(frozen=True)
@@ -26,13 +27,22 @@ class ExportOptions:
     seed: int | None = None
     """Which seed; by default the first."""
     adaptation: AdaptationOptions = field(default_factory=AdaptationOptions)
+    force: bool = False
+    """Replace a policy or a file that is there already."""
+    json: bool = False
+    """Print one JSON object: what was written where."""
 
 
 def export(words: list[str]) -> None:
     options = parse(ExportOptions, "export", words)
     if options.out is None and options.onnx is None:
-        raise DropError("nothing to write: give --out FOLDER, --onnx FILE, or both")
+        raise UsageError("nothing to write: give --out FOLDER, --onnx FILE, or both")
     policy = load_policy(options.run, seed=options.seed, **options.adaptation.chosen())
+    for place in (None if options.out is None else options.out / "policy.json", options.onnx):
+        if place is not None:
+            refuse_to_replace(place, options.force)
+    written: dict[str, Any] = {}
+    lines: list[str] = []
     with ExitStack() as held:
         translated = None
         if options.onnx is not None:
@@ -43,11 +53,17 @@ def export(words: list[str]) -> None:
             held.enter_context(translated.lock())
         if options.out is not None:
             path = policy.save(options.out)
-            say(f"{path}: use it with droprl.load_policy({str(path)!r}).act(observation)")
+            written["policy"] = str(path)
+            lines = [f"{path}: use it with droprl.load_policy({str(path)!r}).act(observation)"]
         if translated is not None:
             made = translated.write()
-            say(
+            written["onnx"] = {**asdict(made), "path": str(made.path)}
+            lines += [
                 f"{made.path}: {made.size / 1e6:.1f} MB, {', '.join(made.inputs)} → {', '.join(made.outputs)}; "
-                f"its actions differ from the policy's by at most {made.largest_difference:.1g} half-ranges"
-            )
-            say(f"sha256 {made.sha256}")
+                f"its actions differ from the policy's by at most {made.largest_difference:.1g} half-ranges",
+                f"sha256 {made.sha256}",
+            ]
+    if options.json:
+        print_json(written)
+    else:
+        remark(*lines)

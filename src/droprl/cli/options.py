@@ -9,17 +9,46 @@ import json
 import os
 import re
 from collections.abc import Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
 
 import tyro
 
-from droprl.errors import DropError
+from droprl.errors import DropError, UsageError
 from droprl.terminal import say
 
 T = TypeVar("T")
 Source = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="SOURCE")]
+Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff]  # an option without a --no- of its own
 Folder = Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
+
+
+WHOLE = re.compile(r"[+-]?\d[\d_,]*(\.\d+)?([eE][+-]?\d{1,3})?")
+_numbers = tyro.constructors.ConstructorRegistry()
+
+
+def whole_number(text: str) -> int:
+    """20000, 20_000, 20,000, 2e4 and 2.5e3 are whole numbers; 1.5 is not one."""
+    if not WHOLE.fullmatch(text):
+        raise ValueError(f"{text!r} is not a whole number")
+    number = Decimal(text.replace("_", "").replace(",", ""))
+    if number != number.to_integral_value():
+        raise ValueError(f"{text!r} is not a whole number")
+    return int(number)
+
+
+@_numbers.primitive_rule
+def _whole(found: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructors.PrimitiveConstructorSpec[int] | None:
+    if found.type is not int:
+        return None
+    return tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="INT",
+        instance_from_str=lambda words: whole_number(words[0]),
+        is_instance=lambda value: isinstance(value, int) and not isinstance(value, bool),
+        str_from_instance=lambda value: [str(value)],
+    )
 
 
 def parse(kind: type[T], command: str, words: Sequence[str], default: T | None = None) -> T:
@@ -33,13 +62,14 @@ def parse(kind: type[T], command: str, words: Sequence[str], default: T | None =
                 args=list(words),
                 default=default,
                 config=(tyro.conf.OmitArgPrefixes,),
+                registry=_numbers,
             )
     except SystemExit as end:
         if not end.code:  # --help
             raise
-        raise DropError(f"{_one_line(printed.getvalue())}: see `drop {command} --help`") from end
+        raise UsageError(f"{_one_line(printed.getvalue())}: see `drop {command} --help`") from end
     except ValueError as error:
-        raise DropError(f"{error}: see `drop {command} --help`") from error
+        raise UsageError(f"{error}: see `drop {command} --help`") from error
     return cast(T, parsed)
 
 
@@ -56,6 +86,12 @@ def _one_line(panel: str) -> str:
     message = " ".join(" ".join(parts[0] if parts else []).split()).rstrip(".")
     similar = re.findall(r"^[│ ] {5}(--[-\w]+)", plain, re.MULTILINE) if message.startswith("Unrecognized") else []
     return message + (f" (perhaps {', '.join(similar)})" if similar else "")
+
+
+def refuse_to_replace(path: Path, force: bool) -> None:
+    """Nothing that somebody made is replaced without being asked for."""
+    if not force and os.path.lexists(path):
+        raise DropError(f"{path}: exists already: choose another place, or give --force to replace it")
 
 
 def print_json(content: Any) -> None:

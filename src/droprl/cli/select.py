@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,7 +12,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from droprl.algorithms import DROP
-from droprl.cli.options import Source, parse, use_compilation_cache
+from droprl.cli.options import Source, parse, print_json, use_compilation_cache
 from droprl.data.sources import SourceOptions
 from droprl.select import Selection
 from droprl.select import select as select_settings
@@ -41,6 +41,8 @@ class SelectOptions:
     seeds: int = 1
     """Seeds of each run; the paper uses one."""
     reading: SourceOptions = field(default_factory=SourceOptions)
+    json: bool = False
+    """Print one JSON object: every candidate, and which one was chosen."""
 
 
 def select(words: list[str]) -> None:
@@ -57,6 +59,9 @@ def select(words: list[str]) -> None:
         seeds=options.seeds,
         source=options.source,
     )
+    if options.json:
+        print_json(asdict(selection) | {"best": asdict(selection.best)})
+        return
     console = Screen()
     console.print(selection_table(selection))
     best = selection.best

@@ -11,7 +11,7 @@ import tyro
 
 from droprl.cli.evaluate import AdaptationOptions
 from droprl.cli.options import Folder, parse, use_compilation_cache
-from droprl.errors import DropError, require
+from droprl.errors import DropError, UsageError, require
 from droprl.loaded import load_policy
 from droprl.terminal import say
 
@@ -105,9 +105,9 @@ def serve(words: list[str]) -> None:
 
 def _check(options: ServeOptions) -> None:
     if not 1 <= options.most_rows <= MOST_ROWS or options.most_rows & (options.most_rows - 1):
-        raise DropError(f"--most-rows is {options.most_rows}: it must be a power of two, at most {MOST_ROWS}")
+        raise UsageError(f"--most-rows is {options.most_rows}: it must be a power of two, at most {MOST_ROWS}")
     if not 0 <= options.port <= 65535:
-        raise DropError(f"--port is {options.port}: it must be from 0 to 65535")
+        raise UsageError(f"--port is {options.port}: it must be from 0 to 65535")
     require(options, "at least 1", "most_sessions")
     require(options, "above 0", "session_idle", "deadline")
     require(options, "above 0 and at most 1", "client_share")
@@ -115,4 +115,4 @@ def _check(options: ServeOptions) -> None:
         try:
             ipaddress.ip_address(options.proxy)
         except ValueError:
-            raise DropError(f"--proxy is {options.proxy}: it must be the IP address of the proxy") from None
+            raise UsageError(f"--proxy is {options.proxy}: it must be the IP address of the proxy") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
@@ -9,15 +10,18 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 import tyro
 
 from droprl.algorithms import ALGORITHMS
-from droprl.cli.options import Source, parse, use_compilation_cache
+from droprl.cli.options import Flag, Folder, Source, parse, print_json, use_compilation_cache
 from droprl.compiler import on_accelerator
 from droprl.data.sources import SourceOptions
-from droprl.errors import DropError
-from droprl.terminal import say
-from droprl.train import Run, default_out, fit
+from droprl.errors import UsageError, perhaps
+from droprl.terminal import remark, say
+from droprl.train import Run, default_out, extend, fit
+from droprl.train.run import JOINING, read_config
+from droprl.train.times import sessions_of
 
 A = TypeVar("A")
 PRESETS = ["paper", "small"]
+FLAGS = ("--json", "--tensorboard", "--download")  # options without a value
 if TYPE_CHECKING:
     Algo = str
 else:
@@ -26,7 +30,10 @@ else:
 
 @dataclass(frozen=True)
 class Train(Generic[A]):
-    """Train an algorithm on a dataset. The same command on an unfinished run resumes it."""
+    """Train an algorithm on a dataset. The same command on an unfinished run resumes it.
+
+    `drop train RUN --steps 200000 --seeds 5` goes on with a run, finished or not.
+    """
 
     source: Source
     """A D4RL .hdf5 file, an .npz file, a Minari id, several joined with +, or a folder of `drop data map`."""
@@ -46,10 +53,44 @@ class Train(Generic[A]):
     log_every: int | None = None
     """Updates between lines of metrics.jsonl; by default a hundredth of the steps."""
     reading: SourceOptions = field(default_factory=SourceOptions)
+    tensorboard: Flag = False
+    """Write the log for TensorBoard too, to RUN/tensorboard: `tensorboard --logdir runs`."""
+    wandb: str | None = None
+    """Send the log to this project of Weights & Biases too. With WANDB_MODE=offline it stays on this machine."""
+    json: Flag = False
+    """Print one JSON object: the run, its updates, its seeds and whether it was finished already."""
+
+
+@dataclass(frozen=True)
+class GoOn:
+    """Go on with a run: to more updates, with more seeds, or both. Without either, it is only finished.
+
+    The weights are those of a run that asked for all of it at once. Where a schedule depends on the number of updates,
+    as the learning rate of iql's actor does, they would not be, and more updates are refused.
+    """
+
+    run: Folder
+    """The folder that `drop train` made."""
+    steps: int | None = None
+    """How many updates in total. Checkpoints and lines of the log keep their distance."""
+    seeds: int | None = None
+    """How many seeds in total. The new ones train on their own in RUN/more-seeds, and then join the run."""
+    dataset: str | None = None
+    """The SOURCE of the run's data, if it has moved or needs options to be read."""
+    reading: SourceOptions = field(default_factory=SourceOptions)
+    tensorboard: Flag = False
+    """Write the log for TensorBoard too, to RUN/tensorboard."""
+    wandb: str | None = None
+    """Send the log to this project of Weights & Biases too."""
+    json: Flag = False
+    """Print one JSON object: the run, its updates, its seeds and whether it was finished already."""
 
 
 def train(words: list[str]) -> None:
     use_compilation_cache()
+    if names_run(words):
+        _go_on(parse(GoOn, "train", words))
+        return
     algo = _choice(words, "--algo", "drop", list(ALGORITHMS))
     preset = _choice(words, "--preset", "paper", [*PRESETS, *ALGORITHMS[algo].card.presets])
     kind = ALGORITHMS[algo]
@@ -69,9 +110,52 @@ def train(words: list[str]) -> None:
         checkpoint_every=options.checkpoint_every,
         log_every=options.log_every,
         source=options.source,
+        tensorboard=options.tensorboard,
+        wandb=options.wandb,
     )
+    _say_what_is_there(run, already, options.json)
+
+
+def names_run(words: Sequence[str]) -> bool:
+    """Whether the command line gives the folder of a run in place of data."""
+    before = ["", *words]
+    given = [word for i, word in enumerate(words) if not before[i].startswith("--") or before[i] in FLAGS]
+    return any(not word.startswith("-") and (Path(word) / "config.json").exists() for word in given)
+
+
+def _go_on(options: GoOn) -> None:
+    before = read_config(options.run)
+    already = not (options.run / JOINING).exists() and Run(options.run).finished
+    reading: Any = options.reading
+    source = options.dataset or (None if reading == SourceOptions() else before.data.source)
+    run = extend(
+        options.run,
+        steps=options.steps,
+        seeds=options.seeds,
+        dataset=None if source is None else reading.load(source),
+        tensorboard=options.tensorboard,
+        wandb=options.wandb,
+    )
+    _say_what_is_there(run, already and run.config == before, options.json)
+
+
+def _say_what_is_there(run: Run, already: bool, as_json: bool) -> None:
+    config = run.config
+    if as_json:
+        print_json(
+            {
+                "run": str(run.path),
+                "algorithm": config.algorithm.name,
+                "dataset": config.data.name,
+                "steps": config.steps,
+                "seeds": list(config.seeds),
+                "finished_before": already,
+                "training_seconds": sum(session.seconds for session in sessions_of(run.path)),
+            }
+        )
+        return
     done = "was finished already" if already else "is trained"
-    say(f"{run.path} {done} ({run.config.steps:,} updates); play it with: drop evaluate {run.path}")
+    remark(f"{run.path} {done} ({config.steps:,} updates); play it with: drop evaluate {run.path}")
 
 
 def _choice(words: list[str], option: str, default: str, choices: list[str]) -> str:
@@ -83,5 +167,5 @@ def _choice(words: list[str], option: str, default: str, choices: list[str]) -> 
         elif word.startswith(f"{option}="):
             chosen = word.split("=", 1)[1]
     if chosen not in choices:
-        raise DropError(f"{option} {chosen}: choose one of {', '.join(choices)}")
+        raise UsageError(f"{option} {chosen}{perhaps(chosen, choices)}: choose one of {', '.join(choices)}")
     return chosen

@@ -22,7 +22,7 @@ RowLabel = Callable[[int], str]
 
 REQUIRED_KEYS = ("observations", "actions", "rewards", "terminals")
 OPTIONAL_KEYS = ("timeouts", "next_observations")
-BOUND_REMEDY = "pass --action-low/--action-high (action_low=, action_high= in Python), or fix the data"
+BOUND_REMEDY = "pass --action-low/--action-high, or fix the data"
 VALUE_REMEDY = "fix the value, or leave that episode out"
 # Rounding may put logged actions outside their bounds. An overshoot up to this share of half the range is clipped. A
 # larger one is a fault.

@@ -18,8 +18,10 @@ from typing import Any
 import numpy as np
 
 from droprl.data.held_files import HeldFiles
+from droprl.notebook import facts_table, histogram_plot, shown
 
 BLOCK_ROWS = 2**20  # the number of steps in one block
+HISTOGRAM_BINS = 12
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +59,21 @@ class Dataset:
 
     def __repr__(self) -> str:
         return f"<dataset {self.name}: {self.n_steps:,} steps, {self.n_episodes:,} episodes>"
+
+    def _repr_html_(self) -> str:
+        """In a notebook: its sizes, and how the returns of its episodes are spread."""
+        ends = f"{int(self.terminals.sum()):,} ended the task"
+        facts = (
+            ("task", self.env or "not known"),
+            ("steps", f"{self.n_steps:,}"),
+            ("episodes", f"{self.n_episodes:,}, of {self.lengths.min():,} to {self.lengths.max():,} steps; {ends}"),
+            ("observations", f"{self.observation_size} numbers"),
+            ("actions", f"{self.action_size} numbers"),
+            ("returns", f"{self.returns.min():,.4g} to {self.returns.max():,.4g}, mean {self.returns.mean():,.4g}"),
+        )
+        counts, edges = histogram(self.returns)
+        plot = histogram_plot("Episodes by return", edges.tolist(), counts.tolist())
+        return shown(facts_table(self.name, facts), plot)
 
     @cached_property
     def bounds(self) -> np.ndarray:
@@ -173,6 +190,14 @@ def release(*arrays: object) -> None:
     for array in arrays:
         if isinstance(array, np.memmap) and array.mode == "r" and isinstance(array.base, mmap.mmap):
             array.base.madvise(mmap.MADV_DONTNEED)
+
+
+def histogram(returns: np.ndarray, bins: int = HISTOGRAM_BINS) -> tuple[np.ndarray, np.ndarray]:
+    """Counts and edges. One bin if all returns are (nearly) equal: a bin cannot be narrower than a float resolves."""
+    low, high = float(returns.min()), float(returns.max())
+    if high - low <= 1e-9 * max(1.0, abs(low), abs(high)):
+        return np.array([len(returns)]), np.array([low, high])
+    return np.histogram(returns, bins=bins)
 
 
 def normalized_scores(returns: np.ndarray, score_range: tuple[float, float]) -> np.ndarray:

@@ -11,12 +11,11 @@ from typing import get_args
 import numpy as np
 
 from droprl.data.best import BEST_RULE, best_episodes, best_fraction
-from droprl.data.dataset import Dataset
+from droprl.data.dataset import Dataset, histogram
 from droprl.data.decompose import Rule, decompose
 from droprl.data.returns import discounted_returns
 from droprl.data.tasks import equal_sub_tasks
 
-HISTOGRAM_BINS = 12
 MANY_TIES = 0.1  # the share of trajectories from which on ties are worth a word
 TIE_DISCOUNT = 0.99
 
@@ -99,7 +98,7 @@ def describe(dataset: Dataset, seed: int = 0) -> Description:
     returns = dataset.returns
     scores = dataset.scores(returns)
     preset = equal_sub_tasks(dataset.n_episodes)
-    counts, edges = _histogram(returns)
+    counts, edges = histogram(returns)
     fraction = best_fraction(dataset)
     best = best_episodes(dataset, fraction)
     return Description(
@@ -178,11 +177,3 @@ def _ties(dataset: Dataset, n_sub_tasks: int, trajectories_per_sub_task: int) ->
         best_lengths=_spread(dataset.lengths[best]),
         best_discounted=float(np.median(at_start[best])),
     )
-
-
-def _histogram(returns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """One bin if all returns are (nearly) equal: a bin cannot be narrower than the resolution of a float."""
-    low, high = float(returns.min()), float(returns.max())
-    if high - low <= 1e-9 * max(1.0, abs(low), abs(high)):
-        return np.array([len(returns)]), np.array([low, high])
-    return np.histogram(returns, bins=HISTOGRAM_BINS)

@@ -155,7 +155,7 @@ def _ogbench_steps(
         raise fault(
             where,
             "rewards are missing: OGBench's trajectories need a goal",
-            "pass --goal X Y (goal=(x, y) in Python)",
+            "pass --goal X Y",
         )
     rows, stops, following = _steps(arrays, where)
     if "rewards" in arrays:

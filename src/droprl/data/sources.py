@@ -232,7 +232,7 @@ def _check_joinable(first: Dataset, part: Dataset) -> None:
             raise fault(
                 where,
                 f"{key} of {first.name} and {part.name} differ",
-                "pass --action-low/--action-high (action_low=, action_high= in Python) for all parts",
+                "pass --action-low/--action-high for all parts",
             )
     for key in ("env", "score_range", "time_limit"):
         ours, theirs = getattr(first, key), getattr(part, key)

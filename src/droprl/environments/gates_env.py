@@ -63,6 +63,10 @@ class GatesEnv(gymnasium.Env[np.ndarray, np.ndarray]):
         reward = self._gate(row) if column >= self.gates.block(self._passed) + 0.5 else 0.0
         return np.array(self._state), reward, round(column) == self._last_column, False, {}
 
+    @property
+    def position(self) -> tuple[float, float]:
+        return self._state[:2]
+
     def _is_free(self, row: float, column: float) -> bool:
         cell = self._rows[int(row + 0.5)][int(column + 0.5)]
         return cell == " " or (cell == "<" and abs(row - MIDDLE) > SLOPE * ((column + 0.5) % 1.0))

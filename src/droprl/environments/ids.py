@@ -37,5 +37,5 @@ def check_id(env_id: object) -> None:
     if env_id not in _given:
         raise ForeignCode(
             f"{env_id}: a file names this task, and to make it would run the Python module {found['module']}: if you "
-            f"trust that module, give --env {env_id} (env= in Python)"
+            f"trust that module, give --env {env_id}"
         )

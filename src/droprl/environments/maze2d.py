@@ -60,12 +60,14 @@ class Maze2DEnv(gymnasium.Env[np.ndarray, np.ndarray]):
         velocity = self.np_random.normal(0.0, START_NOISE, 2)
         self.point_env.reset()  # clears what the simulation remembers of the last episode: repeats are bit-identical
         self.point_env.set_state(self._position_in_simulation(position), np.array([velocity[1], -velocity[0]]))
+        self.position = position
         return np.concatenate([position, velocity]), {}
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, SupportsFloat, bool, bool, dict[str, Any]]:
         # Only the ball is stepped: PointMaze's own reward, goals and dictionaries would double the cost.
         (x, y, x_velocity, y_velocity), *_ = self.point_env.step(np.array([action[1], -action[0]]))
         observation = np.array([self._row_at_zero - y, self._column_at_zero + x, -y_velocity, x_velocity])
+        self.position = observation[:2]
         row, column = observation[:2] - self.goal
         reward = 1.0 if row * row + column * column <= GOAL_RADIUS**2 else 0.0
         return observation, reward, False, False, {}

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
-from rich.progress import BarColumn, Progress, TimeRemainingColumn
 
 from droprl.adapt import InferenceRule
 from droprl.compiler import on_accelerator
@@ -23,8 +22,9 @@ from droprl.files.seals import read_marked, sealed
 from droprl.files.settings import from_dict
 from droprl.files.storage import TEMPORARY, write_bytes
 from droprl.loaded import LoadedPolicy, Origin, load_policy, policy_of_run
+from droprl.notebook import dots_plot, facts_table, shown
+from droprl.progress import bar
 from droprl.rollout import EnvMaker, Rollout, env_maker, rollouts, seconds_per_action
-from droprl.terminal import Screen, column
 from droprl.train.checkpoints import KEEP
 from droprl.train.config import DataConfig
 from droprl.train.run import Run
@@ -123,6 +123,20 @@ class Evaluation:
     def to_json(self) -> dict[str, Any]:
         return {name: value for name, value in asdict(self).items() if name not in ("unsealed", "kept")}
 
+    def _repr_html_(self) -> str:
+        """In a notebook: the summary, and every episode as a dot."""
+        title = f"{self.dataset}: {self.unit} in {self.env}"
+        low, high = self.interval
+        facts = (
+            ("method", " ".join(filter(None, (self.algorithm, self.rule, *self.particulars)))),
+            ("mean", f"{self.mean:.1f}"),
+            ("IQM", f"{self.iqm:.1f} (95 %: {low:.1f} to {high:.1f})"),
+            ("seeds", len({result.seed for result in self.results})),
+            ("episodes", len(self.values)),
+        )
+        rows = {f"seed {result.seed}, {result.step:,}": result.values for result in self.results}
+        return shown(facts_table(title, facts), dots_plot("Every episode, and the interval", rows, self.interval))
+
     def summarised(self) -> Evaluation:
         """The same with `mean`, `iqm`, `interval` and `guarded` computed from the episodes."""
         groups: dict[int, list[float]] = {}
@@ -156,11 +170,11 @@ def evaluate(
     it replaces an earlier one of the same policies, unless that one has more episodes.
     """
     if not 1 <= episodes <= MOST_EPISODES:
-        raise DropError(f"episodes is {episodes}: play at least one, and at most {MOST_EPISODES:,}")
+        raise SettingError(f"episodes is {episodes}: play at least one, and at most {MOST_EPISODES:,}")
     if not 1 <= n_envs <= MOST_ENVS:
-        raise DropError(f"n_envs is {n_envs}: play at least one episode at a time, and at most {MOST_ENVS:,}")
+        raise SettingError(f"n_envs is {n_envs}: play at least one episode at a time, and at most {MOST_ENVS:,}")
     if protocol not in get_args(PlayedCheckpoints):
-        raise DropError(f"there is no protocol {protocol!r}: choose one of {', '.join(get_args(PlayedCheckpoints))}")
+        raise SettingError(f"there is no protocol {protocol!r}: choose one of {', '.join(get_args(PlayedCheckpoints))}")
     policies, home = _policies(run, protocol, adaptation)
     origin = policies[0].origin
     make, env_name = task_of(origin, env)
@@ -236,26 +250,13 @@ def _policies(
 def _play(
     policies: list[LoadedPolicy], make: EnvMaker, episodes: int, seed: int, n_envs: int, show: bool
 ) -> list[CheckpointEpisodes]:
-    console = Screen(error=True, quiet=not show)
-    columns = (
-        column("{task.description}", "bold"),
-        BarColumn(bar_width=24),
-        column("{task.completed} episodes"),
-    )
     played = []
-    with Progress(
-        *columns,
-        TimeRemainingColumn(compact=True),
-        console=console,
-        disable=not (show and console.is_terminal),
-        transient=True,
-    ) as bar:
-        name, rule = policies[0].algorithm.name, policies[0].traits.rule
-        task = bar.add_task(f"evaluating {name}{f' {rule}' if rule else ''}", total=episodes * len(policies))
+    name, rule = policies[0].algorithm.name, policies[0].traits.rule
+    with bar(f"evaluating {name}{f' {rule}' if rule else ''}", "episodes", show) as update:
         results: list[Rollout] = []
 
         def on_step(done: int) -> None:
-            bar.update(task, completed=episodes * len(results) + done)
+            update(episodes * len(results) + done, episodes * len(policies))
 
         # An accelerator plays all policies at once. On a CPU a larger batch is only more work at a time.
         size = len(policies) if on_accelerator() else 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import jax
@@ -17,24 +18,41 @@ from droprl.evaluation import EVALUATION_SEED, Evaluation, load_evaluations
 from droprl.evaluation.evaluation import task_of
 from droprl.loaded import LoadedPolicy, policy_of_run
 from droprl.policies import Carry, Facts
-from droprl.report.contents import Chart, Diagnostic, EmbeddingWalk, Report, ScoreRow, Series, SubTaskReturns
+from droprl.report.comparison import comparison_of, names_of
+from droprl.report.contents import (
+    Animation,
+    Chart,
+    Diagnostic,
+    EmbeddingWalk,
+    Report,
+    ScoreGroup,
+    ScoreRow,
+    Series,
+    SubTaskReturns,
+)
 from droprl.rollout import EnvMaker, rollout
 from droprl.train.config import RunConfig
 from droprl.train.endings import ending_checks
 from droprl.train.run import Run
+from droprl.video import film_episode, gif
+
+VIDEO_FRAMES, VIDEO_WIDTH = 120, 280  # of the page's video
 
 
 def build_report(runs: Sequence[Run], command: str, notes: Sequence[str] = ()) -> Report:
-    """Everything that these runs of one dataset can show. The first run that adapts among sub-tasks also plays an
-    episode under each rule.
+    """Everything that these runs can show. The first run that adapts among sub-tasks also plays an episode under each
+    rule. Runs of several datasets have a table of scores for each.
 
     If the task cannot be played here, the page says so and has the rest.
     """
-    evaluations = [e for run in runs for e in load_evaluations(run)]
+    names = names_of(runs)
+    played = [(name, run, e) for name, run in zip(names, runs, strict=True) for e in load_evaluations(run)]
+    evaluations = [e for _, _, e in played]
     in_sub_tasks = [run for run in runs if has_several_sub_tasks(run)]
     adaptive = next((run for run in in_sub_tasks if run.config.algorithm.adaptation is not None), None)
-    named = [(run.config.algorithm.name, run) for run in runs]
-    data = runs[0].config.data
+    named = list(zip(names, runs, strict=True))
+    data = (adaptive or runs[0]).config.data
+    datasets = list(dict.fromkeys(run.config.data.name for run in runs))
     walks: list[EmbeddingWalk] = []
     predicted: list[float] | None = None
     all_notes = [*notes, *dict.fromkeys(f"{e.dataset}: {e.caveat}." for e in evaluations if e.caveat)]
@@ -45,26 +63,41 @@ def build_report(runs: Sequence[Run], command: str, notes: Sequence[str] = ()) -
             walks, predicted = walks_of(adaptive), scores_at_start(policy_of_run(adaptive))
         except DropError as error:
             all_notes.append(f"No episode could be played for this page: {error}.")
+    kinds = ", ".join(dict.fromkeys(run.config.algorithm.name for run in runs))
+    title = datasets[0] if len(datasets) == 1 else f"{len(runs)} runs on {len(datasets)} datasets"
     return Report(
-        title=data.name,
-        subtitle=f"{', '.join(run.config.algorithm.name for run in runs)} on {data.n_episodes:,} trajectories",
+        title=title,
+        subtitle=f"{kinds} on {data.n_episodes:,} trajectories" if len(datasets) == 1 else f"{kinds} on all of them",
         command=command,
         score_unit=evaluations[0].unit if evaluations else "return",
-        table=[_row(e) for e in evaluations],
+        table=[_row(name, e) for name, _, e in played] if len(datasets) == 1 else [],
         curves=_charts(named, diagnosis=False),
         sub_tasks=next((sub_tasks_of(run, predicted) for run in (adaptive, *in_sub_tasks) if run is not None), None),
-        diagnostics=next((found for run in runs if (found := _diagnostics(run))), []),
+        diagnostics=_all_diagnostics(named),
         diagnostic_charts=_charts(named, diagnosis=True),
         walks=walks,
         facts=_facts(runs),
         notes=all_notes,
+        groups=_groups(datasets, played) if len(datasets) > 1 else [],
+        comparison=comparison_of(runs) if len(runs) > 1 else None,
+        animation=_animation(adaptive or runs[0]),
         interval_of="iqm",
     )
 
 
-def _row(evaluation: Evaluation) -> ScoreRow:
+def _groups(datasets: Sequence[str], played: Sequence[tuple[str, Run, Evaluation]]) -> list[ScoreGroup]:
+    """The scores of each dataset by themselves: scores on different data are not compared."""
+    groups = []
+    for dataset in datasets:
+        own = [(name, e) for name, run, e in played if run.config.data.name == dataset]
+        if own:
+            groups.append(ScoreGroup(dataset, own[0][1].unit, [_row(name, e) for name, e in own]))
+    return groups
+
+
+def _row(name: str, evaluation: Evaluation) -> ScoreRow:
     return ScoreRow(
-        method=evaluation.algorithm,
+        method=name,
         rule=" ".join(filter(None, (evaluation.rule, *evaluation.particulars))) or None,
         mean=evaluation.mean,
         iqm=evaluation.iqm,
@@ -156,6 +189,14 @@ def scores_at_start(policy: LoadedPolicy, n_starts: int = 8) -> list[float]:
     return [float(v) for v in jax.jit(lambda o: jax.vmap(search.scores)(o).mean(axis=0))(normalized)]
 
 
+def _all_diagnostics(named: Sequence[tuple[str, Run]]) -> list[Diagnostic]:
+    """Those of all runs, each with the name of its run if there are several."""
+    found = [(name, diagnostics) for name, run in named if (diagnostics := _diagnostics(run))]
+    if len(found) < 2:
+        return found[0][1] if found else []
+    return [replace(d, name=f"{d.name}, {name}") for name, diagnostics in found for d in diagnostics]
+
+
 def _diagnostics(run: Run) -> list[Diagnostic]:
     """The algorithm's own checks of each seed, on the last value of each metric in the log; and whether it was over."""
     latest: dict[str, Any] = {}
@@ -181,9 +222,33 @@ def _diagnostics(run: Run) -> list[Diagnostic]:
 def walks_of(run: Run) -> list[EmbeddingWalk]:
     """One episode under each rule. It starts like the worst episode of the last evaluation, if there is one."""
     make, _ = task_of(policy_of_run(run).origin, None)
-    played = [e.results[0].returns for e in load_evaluations(run)]
-    seed = EVALUATION_SEED + (int(np.argmin(played[-1])) if played else 0)
+    seed = _seed_to_show(run)
     return [_walk(run, rule, make, seed) for rule in RULES]
+
+
+def _animation(run: Run) -> Animation | str:
+    """A video of the episode that the walks show, or the reason why there is none."""
+    data = run.config.data
+    if data.env is None:
+        return ""
+    try:
+        policy = policy_of_run(run)
+        film = film_episode(policy, data.env, data.time_limit, _seed_to_show(run), VIDEO_FRAMES)
+        content = gif(film, VIDEO_WIDTH)
+    except DropError as error:
+        return str(error)
+    method = " ".join(filter(None, (run.config.algorithm.name, policy.traits.rule)))
+    skipped = "" if film.every == 1 else f", a frame every {film.every} steps"
+    caption = (
+        f"{method} in {data.env}, seed {policy.origin.seed}: {film.steps:,} steps{skipped}, return {film.earned:,.1f}"
+    )
+    return Animation(content, caption)
+
+
+def _seed_to_show(run: Run) -> int:
+    """The start of the worst episode of the last evaluation, if there is one."""
+    played = [e.results[0].returns for e in load_evaluations(run)]
+    return EVALUATION_SEED + (int(np.argmin(played[-1])) if played else 0)
 
 
 def _walk(run: Run, rule: InferenceRule, make: EnvMaker, seed: int) -> EmbeddingWalk:
@@ -238,11 +303,14 @@ def _seen_from_above(row: float, column: float) -> tuple[float, float]:
 
 
 def _facts(runs: Sequence[Run]) -> list[tuple[str, str]]:
+    known = {run.config.data.name: run.config.data for run in runs}
+    if len(known) > 1:
+        return [(name, f"{data.n_steps:,} steps in {data.n_episodes:,} trajectories") for name, data in known.items()]
     data = runs[0].config.data
     facts = [("dataset", data.name), ("steps", f"{data.n_steps:,}"), ("trajectories", f"{data.n_episodes:,}")]
     facts += [("task", data.env)] if data.env else []
-    for run in runs:
+    for name, run in zip(names_of(runs), runs, strict=True):
         config = run.config
         cut = f", {run.spec().n_sub_tasks} sub-tasks" if has_several_sub_tasks(run) else ""
-        facts.append((config.algorithm.name, f"{len(config.seeds)} seeds × {config.steps:,} updates{cut}"))
+        facts.append((name, f"{len(config.seeds)} seeds × {config.steps:,} updates{cut}"))
     return facts

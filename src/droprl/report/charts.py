@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from droprl import svg
 from droprl.data import returns
-from droprl.report import svg
 from droprl.report.contents import Chart, ScoreRow, Series, SubTaskReturns
 
 WIDTH, HEIGHT = 420.0, 250.0  # about the width of a phone, so that text of 12 units stays readable there

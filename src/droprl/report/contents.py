@@ -122,6 +122,35 @@ class EmbeddingWalk:
 
 
 @dataclass(frozen=True)
+class ScoreGroup:
+    """The scores on one dataset, on a page with several."""
+
+    title: str
+    unit: str
+    rows: list[ScoreRow]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One row for each run, as text."""
+
+    columns: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+
+    def __post_init__(self) -> None:
+        if any(len(row) != len(self.columns) for row in self.rows):
+            raise ValueError("Comparison: every row must have as many cells as there are columns.")
+
+
+@dataclass(frozen=True)
+class Animation:
+    """A video of an episode."""
+
+    gif: bytes
+    caption: str
+
+
+@dataclass(frozen=True)
 class Report:
     """The whole page. An empty part is left out of it."""
 
@@ -137,6 +166,9 @@ class Report:
     walks: list[EmbeddingWalk]
     facts: list[tuple[str, str]]  # (label, value) about dataset and run
     notes: list[str]  # what a reader must know before trusting a number, e.g. "Regenerated data"
+    groups: list[ScoreGroup] = field(default_factory=list)  # for several datasets, in place of `table`
+    comparison: Comparison | None = None
+    animation: Animation | str = ""  # or the reason why there is none
     interval_of: str = "mean"  # "mean" or "iqm": the statistic of the intervals, which also decides the best row
 
     def __post_init__(self) -> None:

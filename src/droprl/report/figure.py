@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from droprl import svg
 from droprl.evaluation.statistics import standard_error
-from droprl.report import svg
 from droprl.report.charts import Frame
 
 WIDTH, MARGIN = 860.0, 18.0

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from droprl.report import charts, svg
-from droprl.report.contents import Chart, Diagnostic, Report, ScoreRow, SubTaskReturns
+from droprl import svg
+from droprl.report import charts
+from droprl.report.contents import (
+    Animation,
+    Chart,
+    Comparison,
+    Diagnostic,
+    Report,
+    ScoreGroup,
+    ScoreRow,
+    SubTaskReturns,
+)
 from droprl.report.parts import (
     Header,
     Numbering,
@@ -35,8 +46,10 @@ def render(report: Report) -> str:
         top,
         [
             ("scores", "Scores", _scores(report, figures)),
+            ("runs", "What differs", _comparison(report.comparison, figures) if report.comparison else ""),
             ("learning", "Learning curves", chart_grid(report.curves, figures)),
             ("sub-tasks", "Sub-tasks", _sub_tasks(report.sub_tasks, figures) if report.sub_tasks else ""),
+            ("episode", "An episode", _animation(report.animation, figures) if report.animation else ""),
             ("walks", "The embedding during an episode", walks_figure(report.walks, figures)),
             ("diagnostics", "Diagnostics", _diagnostics(report.diagnostics, report.diagnostic_charts, figures)),
         ],
@@ -47,13 +60,20 @@ def render(report: Report) -> str:
 
 
 def _scores(report: Report, figures: Numbering) -> str:
-    rows = report.table
-    if not rows:
-        return ""
-    values = [r.mean if report.interval_of == "mean" else r.iqm for r in rows]
-    best = charts.highest(values)
+    groups = report.groups or [ScoreGroup("", report.score_unit, report.table)]
     statistic = "mean" if report.interval_of == "mean" else "IQM"
-    unit = escape(report.score_unit)
+    return "".join(
+        (f'<h3 class="group">{escape(group.title)}</h3>' if group.title else "") + _group(group, statistic, figures)
+        for group in groups
+        if group.rows
+    )
+
+
+def _group(group: ScoreGroup, statistic: str, figures: Numbering) -> str:
+    rows = group.rows
+    values = [r.mean if statistic == "mean" else r.iqm for r in rows]
+    best = charts.highest(values)
+    unit = escape(group.unit)
     table = (
         f'<div class="scroll"><table class="scores"><caption>{figures.table()} {unit}. IQM is the mean of the middle '
         f"half of the episodes. The interval is for the {statistic}.</caption><thead><tr>"
@@ -65,7 +85,7 @@ def _scores(report: Report, figures: Numbering) -> str:
     chart = interval_figure(
         rows,
         best,
-        report.score_unit,
+        group.unit,
         figures,
         f"Every episode, and the interval of the {statistic}",
         "single episodes",
@@ -93,6 +113,30 @@ def _score_rows(rows: Sequence[ScoreRow], best: int | None, statistic: str) -> s
         name = f'<th scope="row"><span class="method">{escape(row.method)}</span>{rule}{badge}{size}</th>'
         parts.append(f'<tr class="best">{name}{numbers}</tr>' if i == best else f"<tr>{name}{numbers}</tr>")
     return "".join(parts)
+
+
+def _comparison(found: Comparison, figures: Numbering) -> str:
+    head = "".join(f'<th scope="col">{escape(name.replace("_", " "))}</th>' for name in found.columns)
+    rows = "".join(
+        f'<tr><th scope="row">{escape(row[0])}</th>{"".join(f"<td>{escape(cell)}</td>" for cell in row[1:])}</tr>'
+        for row in found.rows
+    )
+    return (
+        f'<div class="scroll"><table class="scores runs"><caption>{figures.table()} The runs of this page. Of the '
+        "settings, only those that differ between runs of the same algorithm. Days are in UTC, and training time "
+        f"includes compilation.</caption><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
+    )
+
+
+def _animation(animation: Animation | str, figures: Numbering) -> str:
+    if isinstance(animation, str):
+        return f"<p>No video: {escape(animation)}.</p>"
+    data = base64.b64encode(animation.gif).decode()
+    return (
+        f'<figure class="episode"><h3>{figures.figure()} One episode</h3>'
+        f'<img src="data:image/gif;base64,{data}" alt="{escape(animation.caption)}">'
+        f"<figcaption>{escape(animation.caption)}</figcaption></figure>"
+    )
 
 
 # ---- charts

@@ -17,7 +17,8 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from droprl.report import charts, svg, walks
+from droprl import svg
+from droprl.report import charts, walks
 from droprl.report.contents import Chart, EmbeddingWalk, ScoreRow
 
 Section = tuple[str, str, str]  # id, heading and content as HTML; a section without content is left out
@@ -106,13 +107,13 @@ def _header(top: Header, sections: Sequence[tuple[str, str]]) -> str:
             f'<nav aria-label="Sections"><ul>{links}</ul></nav>' if len(sections) > 1 else "",
             f'<aside aria-label="Notes"><ul>{notes}</ul></aside>' if notes else "",
             f'<dl class="facts">{facts}</dl>' if facts else "",
-            _command(top.command),
+            made_by(top.command),
             "</header>",
         ]
     )
 
 
-def _command(command: str) -> str:
+def made_by(command: str) -> str:
     """Lines break between words only: browsers would also break after the dashes of an option."""
     words = " ".join(f"<span>{escape(word)}</span>" for word in command.split(" ") if word)
     return f'<p class="command">Made by <code>{words}</code></p>' if words else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from droprl.files.names import file_name
 from droprl.report.contents import Report, ScoreRow
 from droprl.report.table import Cell, Number, Table
 
@@ -17,6 +18,12 @@ def run_tables(report: Report) -> dict[str, Table]:
         columns = ("method", "rule", "mean", "IQM", "seeds", "episodes", "ms/action")
         rows = tuple(_scores(row, report.interval_of) for row in report.table)
         tables["scores"] = Table(f"{report.title}: {report.score_unit}", columns, rows, note)
+    for group in report.groups:
+        columns = ("method", "rule", "mean", "IQM", "seeds", "episodes", "ms/action")
+        rows = tuple(_scores(row, report.interval_of) for row in group.rows)
+        tables[f"scores-{file_name(group.title)}"] = Table(f"{group.title}: {group.unit}", columns, rows, note)
+    if (found := report.comparison) is not None:
+        tables["runs"] = Table(f"{report.title}: the runs", found.columns, tuple(found.rows))
     if (parts := report.sub_tasks) is not None:
         predicted: Sequence[float | None] = parts.predicted or [None] * len(parts.mean_returns)
         rows_of_parts = zip(parts.mean_returns, parts.low, parts.high, predicted, strict=True)

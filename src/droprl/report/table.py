@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from rich.text import Text
 from droprl.errors import clean
 from droprl.files.cells import to_cell
 from droprl.files.storage import write_bytes
-from droprl.report.svg import number
+from droprl.svg import number
 
 UNKNOWN = "–"
 LATEX_WIDTH = 78  # about how many characters of \small fit across an article's page
@@ -86,6 +87,22 @@ class Table:
             parts = (_values(c) for c in row)
             writer.writerow([v for three, wide in zip(parts, ranged, strict=True) for v in three[: 3 if wide else 1]])
         return text.getvalue()
+
+    def records(self) -> list[dict[str, float | str | None]]:
+        """The rows by column, for JSON, with every digit. A range becomes two more entries."""
+        found: list[dict[str, float | str | None]] = []
+        for row in self.rows:
+            named: dict[str, float | str | None] = {}
+            for name, cell in zip(self.columns, row, strict=True):
+                if not isinstance(cell, Number):
+                    named[name] = cell
+                    continue
+                parts = {name: cell.value}
+                if cell.ends is not None:
+                    parts |= {f"{name} low": cell.ends[0], f"{name} high": cell.ends[1]}
+                named |= {part: value if math.isfinite(value) else None for part, value in parts.items()}
+            found.append(named)
+        return found
 
     def to_markdown(self) -> str:
         def markdown(cell: Cell) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from droprl.report import svg
+from droprl import svg
 from droprl.report.charts import WIDTH, Frame, coloured_points, frame
 from droprl.report.contents import EmbeddingWalk, Point
 

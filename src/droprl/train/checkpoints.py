@@ -40,12 +40,23 @@ def save_checkpoint(
     run: dict[str, str] | None = None,
 ) -> Checkpoint:
     content = arrays_to_bytes(state)
-    header = {"step": step, "scheduled": scheduled, "sha256": digest(content), "unlogged": unlogged}
-    header |= {} if run is None else {"run": run}
-    path = folder / f"{step:09d}"
-    write_folder(path, {STATE_FILE: content, HEADER_FILE: sealed(header)})
+    path = write_checkpoint(folder, header_of(step, content, scheduled, unlogged, run), content)
     _prune(folder)
     return Checkpoint(step, path, scheduled, digest(content), unlogged, run)
+
+
+def header_of(
+    step: int, content: bytes, scheduled: bool, unlogged: dict[str, Any] | None, run: dict[str, str] | None
+) -> dict[str, Any]:
+    """What a checkpoint says of itself. `content` is its state."""
+    header = {"step": step, "scheduled": scheduled, "sha256": digest(content), "unlogged": unlogged}
+    return header | ({} if run is None else {"run": run})
+
+
+def write_checkpoint(folder: Path, header: dict[str, Any], content: bytes) -> Path:
+    path = folder / f"{header['step']:09d}"
+    write_folder(path, {STATE_FILE: content, HEADER_FILE: sealed(header)})
+    return path
 
 
 def list_checkpoints(folder: Path) -> list[Checkpoint]:

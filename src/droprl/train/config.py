@@ -40,12 +40,19 @@ class RunConfig:
     steps: int
     checkpoint_every: int
     log_every: int
+    earlier_steps: tuple[int, ...] = ()
+    """The totals that the run was first trained to, if it went on to more updates. Each has a checkpoint and a line of
+    the log."""
 
     def __post_init__(self) -> None:
         require(self, "at least 1", "steps", "checkpoint_every", "log_every")
         seeds = self.seeds
         if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0 or max(seeds) >= 2**32:
             raise SettingError(f"seeds {shown(list(seeds))}: give different seeds from 0 to 2³² − 1, at least one")
+        require(self, "at least 1", "earlier_steps")
+        totals = [*self.earlier_steps, self.steps]
+        if sorted(set(totals)) != totals:
+            raise SettingError(f"earlier_steps {shown(list(self.earlier_steps))}: they must rise up to steps")
 
 
 def data_config(dataset: Dataset, source: str) -> DataConfig:
@@ -70,6 +77,8 @@ def with_time_limit(content: Any, name: str) -> Any:
 
 def run_config_to_dict(config: RunConfig) -> dict[str, Any]:
     fields = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
+    if not config.earlier_steps:  # most runs have none, and older versions know none
+        del fields["earlier_steps"]
     return fields | {"algorithm": algorithm_to_dict(config.algorithm), "data": dataclasses.asdict(config.data)}
 
 
@@ -78,7 +87,8 @@ def run_config_from_dict(content: Any, where: str) -> RunConfig:
         algorithm = algorithm_from_dict(content["algorithm"], where)
         data = from_dict(DataConfig, with_time_limit(content["data"], "name"), where)
         hints = typing.get_type_hints(RunConfig)
-        names = ("seeds", "steps", "checkpoint_every", "log_every")
+        names = ["seeds", "steps", "checkpoint_every", "log_every"]
+        names += ["earlier_steps"] if "earlier_steps" in content else []
         rest = {name: checked_value(hints[name], content[name], name, where, RESTORE) for name in names}
         return RunConfig(algorithm=algorithm, data=data, **rest)
     except (KeyError, TypeError, ValueError, OverflowError) as error:

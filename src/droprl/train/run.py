@@ -30,9 +30,11 @@ from droprl.files.settings import differences, from_dict, shown
 from droprl.files.storage import arrays_from_bytes, arrays_to_bytes, read_bytes, read_lines, write_bytes
 from droprl.train.checkpoints import Checkpoint, list_checkpoints
 from droprl.train.config import RunConfig, run_config_from_dict, run_config_to_dict
+from droprl.train.look import run_html
 from droprl.train.loop import init_seed
 from droprl.version import __version__
 
+JOINING = ".joining"  # a folder that is there while more seeds are added, see `extending`
 MEND = "run the same `drop train` command again to make it again, or restore the file"
 
 
@@ -51,16 +53,20 @@ class Run:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        where = self.path / "config.json"
-        if not where.exists():
-            raise DropError(f"{self.path}: is not a run (no config.json): give the folder that `drop train --out` made")
-        check_folder(self.path)
-        found = read_sealed(where, f"restore it, or remove the folder {self.path} and train again").get("run")
-        self.config: RunConfig = run_config_from_dict(found, str(where))
+        found = _read_config(self.path)
+        self.config: RunConfig = run_config_from_dict(found, str(self.path / "config.json"))
         self.identity = identity_of(found)
+        self._earlier = _earlier_identities(found)
+        if (self.path / JOINING).exists():
+            raise DropError(f"{self.path}: more seeds are being added here: run the same `drop train` command again")
 
     def __repr__(self) -> str:
         return f"<run {self.path}: {self.config.algorithm.name} on {self.config.data.name}>"
+
+    def _repr_html_(self) -> str:
+        """In a notebook: what it is, its losses, and its checks."""
+        reached = max((checkpoint.step for checkpoint in self.checkpoints()), default=0)
+        return run_html(str(self.path), self.config, reached, self.metrics())
 
     @property
     def checkpoint_folder(self) -> Path:
@@ -74,7 +80,8 @@ class Run:
         """The saved checkpoints, the oldest first. Those of older versions do not say to which run they belong."""
         found = list_checkpoints(self.checkpoint_folder)
         for checkpoint in found:
-            if checkpoint.run not in (None, self.identity):
+            earlier = [identity for total, identity in self._earlier if checkpoint.step <= total]
+            if checkpoint.run not in (None, self.identity, *earlier):
                 raise DropError(
                     f"{checkpoint.path}: belongs to another run ({_of_other(checkpoint, self.identity)} than "
                     f"{self.path / 'config.json'} says): restore that file, or remove the folder {self.path}"
@@ -171,11 +178,27 @@ class Run:
         """The training state of one seed."""
         if seed not in self.config.seeds:
             raise DropError(f"{self.path}: has no seed {seed}: it trained seeds {list(self.config.seeds)}")
+        states = (checkpoint or self.checkpoint()).load(self.shapes())
+        return jax.tree.map(lambda leaf: leaf[self.config.seeds.index(seed)], states)
+
+    def shapes(self) -> Any:
+        """The shapes of a checkpoint's state, in which the seeds are the first axis of every leaf."""
         algorithm, spec = self.config.algorithm, self.spec()
         seeds = np.asarray(self.config.seeds, np.uint32)
-        skeleton = jax.eval_shape(jax.vmap(lambda s: init_seed(algorithm, spec, s, jnp.int32(1))), seeds)
-        states = (checkpoint or self.checkpoint()).load(skeleton)
-        return jax.tree.map(lambda leaf: leaf[self.config.seeds.index(seed)], states)
+        return jax.eval_shape(jax.vmap(lambda s: init_seed(algorithm, spec, s, jnp.int32(1))), seeds)
+
+
+def _read_config(path: Path) -> Any:
+    where = path / "config.json"
+    if not where.exists():
+        raise DropError(f"{path}: is not a run (no config.json): give the folder that `drop train --out` made")
+    check_folder(path)
+    return read_sealed(where, f"restore it, or remove the folder {path} and train again").get("run")
+
+
+def read_config(path: Path) -> RunConfig:
+    """The config of a run, also of one to which seeds are being added."""
+    return run_config_from_dict(_read_config(path), str(path / "config.json"))
 
 
 def identity_of(run: Any) -> dict[str, str]:
@@ -186,16 +209,26 @@ def identity_of(run: Any) -> dict[str, str]:
     return {"config": digest(config.encode()), "data": run["data"]["fingerprint"]}
 
 
+def _earlier_identities(run: dict[str, Any]) -> list[tuple[int, dict[str, str]]]:
+    """The totals that the run went beyond, each with the identity that checkpoints up to there may have."""
+    totals = list(run.get("earlier_steps", ()))
+    found = []
+    for i, total in enumerate(totals):
+        then = {name: value for name, value in run.items() if name != "earlier_steps"} | {"steps": total}
+        found.append((total, identity_of(then | ({"earlier_steps": totals[:i]} if i else {}))))
+    return found
+
+
 def _of_other(checkpoint: Checkpoint, identity: dict[str, str]) -> str:
     return "of other data" if (checkpoint.run or {}).get("data") != identity["data"] else "of other settings"
 
 
 def open_run(path: Path, config: RunConfig, prepared: Prepared, returns: np.ndarray) -> Run:
     """A new run directory, or the existing one if it belongs to the same command."""
-    wanted = json.loads(json.dumps(run_config_to_dict(config)))
+    wanted = _as_saved(config)
     if (path / "config.json").exists():
         run = Run(path)
-        found = json.loads(json.dumps(run_config_to_dict(run.config)))
+        found = _as_saved(run.config)
         for content in (wanted, found):
             content["data"].pop("source")  # the same data may have moved
             content["data"].pop("time_limit")  # nothing is learned from it, and older runs do not have it
@@ -208,7 +241,10 @@ def open_run(path: Path, config: RunConfig, prepared: Prepared, returns: np.ndar
             )
         if odd:
             shown = "; ".join(odd[:3]) + (f"; and {len(odd) - 3} more" if len(odd) > 3 else "")
-            raise DropError(f"{path}: holds another run ({shown}): use another --out, or remove the folder")
+            raise DropError(
+                f"{path}: holds another run ({shown}): {_way_on(run, config, names)}use another --out, or remove the "
+                "folder"
+            )
         parts = [run.spec, run.scaling] + ([] if prepared.sub_tasks is None else [run.sub_tasks])
         if not all(run.readable(part) for part in parts):
             _write_data(path, prepared, returns)  # the fingerprint shows that the data is the same
@@ -221,9 +257,32 @@ def open_run(path: Path, config: RunConfig, prepared: Prepared, returns: np.ndar
                 "use another --out"
             )
     _write_data(path, prepared, returns)
-    # config.json comes last: if it exists, the directory is complete.
-    write_bytes(path / "config.json", sealed({"droprl": __version__, "run": wanted}))
+    write_config(path, config)  # it comes last
     return Run(path)
+
+
+def _way_on(run: Run, wanted: RunConfig, names: set[str]) -> str:
+    """If only more is asked for, how to go on with the run."""
+    if not names <= {"seeds", "steps", "checkpoint_every", "log_every"}:
+        return ""
+    more = [f"--steps {wanted.steps}"] if wanted.steps > run.config.steps else []
+    more += [f"--seeds {len(wanted.seeds)}"] if set(wanted.seeds) > set(run.config.seeds) else []
+    return f"go on with it by `drop train {run.path} {' '.join(more)}`, " if more else ""
+
+
+def write_config(path: Path, config: RunConfig) -> None:
+    """Write what describes a run. If it exists, the directory is complete."""
+    write_bytes(path / "config.json", sealed({"droprl": __version__, "run": _as_saved(config)}))
+
+
+def identity_of_config(config: RunConfig) -> dict[str, str]:
+    return identity_of(_as_saved(config))
+
+
+def _as_saved(config: RunConfig) -> dict[str, Any]:
+    """The config as it is in a file: JSON has no tuples."""
+    content: dict[str, Any] = json.loads(json.dumps(run_config_to_dict(config)))
+    return content
 
 
 def _write_data(path: Path, prepared: Prepared, returns: np.ndarray) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ from droprl.compiler import on_accelerator
 from droprl.data import Dataset, load_dataset
 from droprl.data.support import fit_support
 from droprl.data.transitions import Prepared
-from droprl.errors import DropError
+from droprl.errors import DropError, SettingError, perhaps
 from droprl.files.locks import locked
 from droprl.files.memory import available_memory
 from droprl.files.names import path_part
@@ -33,7 +33,10 @@ from droprl.train.disk_loop import DiskLoop
 from droprl.train.endings import ending_checks
 from droprl.train.loop import AHEAD, Loop, init_seed, means_of, sums_from_json, sums_to_json
 from droprl.train.machine import note_machine
+from droprl.train.outlets import check_outlets, outlets
 from droprl.train.run import MetricsLog, Run, open_run
+from droprl.train.times import Stopwatch
+from droprl.train.verdicts import Verdicts
 
 MOST_SEEDS = 10_000
 CALL_SECONDS = 1.0  # the time of one call to the device: progress and Ctrl-C react at this pace
@@ -50,6 +53,8 @@ def fit(
     log_every: int | None = None,
     source: str | None = None,
     progress: bool = True,
+    tensorboard: bool = False,
+    wandb: str | None = None,
 ) -> Run:
     """Train on a dataset, or on the source of one. If `out` holds this run and it is unfinished, go on with it.
 
@@ -58,28 +63,53 @@ def fit(
 
     A resumed run has the same bytes as one that never stopped. On a GPU, this needs
     `--xla_gpu_deterministic_ops=true` in `XLA_FLAGS` before JAX starts. The command line sets it.
+
+    `tensorboard` also writes the log for TensorBoard, to the run's folder `tensorboard/`. `wandb` is the project of
+    Weights & Biases to which the log also goes. `extend` goes on with a finished run.
     """
     if isinstance(dataset, str | Path):
         source = source or str(dataset)
         dataset = load_dataset(dataset)
     if not 1 <= steps < 2**31:
-        raise DropError(f"steps is {steps}: train for at least one update and fewer than 2³¹")
+        raise SettingError(f"steps is {steps}: train for at least one update and fewer than 2³¹")
     for name, every in (("checkpoint_every", checkpoint_every), ("log_every", log_every)):
         if every is not None and every < 1:
-            raise DropError(f"{name} is {every}: give at least 1")
+            raise SettingError(f"{name} is {every}: give at least 1")
     with dataset.reading():
         resolved, prepared = _prepared(dataset, algorithm)
     config = RunConfig(
         algorithm=resolved,
         data=data_config(dataset, source or dataset.name),
-        seeds=_seed_list(seeds),
+        seeds=seed_list(seeds),
         steps=steps,
         checkpoint_every=checkpoint_every or max(1, steps // 20),
         log_every=log_every or max(1, steps // 100),
     )
-    _refuse_too_large(config, prepared)
     path = Path(out) if out is not None else default_out(dataset, resolved)
+    return train_run(path, config, dataset, prepared, Shown(progress, tensorboard, wandb))
+
+
+class Shown(NamedTuple):
+    """Where a training is seen."""
+
+    progress: bool = True
+    tensorboard: bool = False
+    wandb: str | None = None
+
+
+def train_run(
+    path: Path,
+    config: RunConfig,
+    dataset: Dataset,
+    prepared: Prepared,
+    shown: Shown,
+    first: Callable[[], None] = lambda: None,
+) -> Run:
+    """Train what is missing of a run. `first` is called before, under the lock of the folder."""
+    _refuse_too_large(config, prepared)
+    check_outlets(shown.tensorboard, shown.wandb)
     with locked(path):
+        first()
         run = open_run(path, config, prepared, dataset.returns)
         if not run.readable(run.support):  # new, damaged, or of an older version without it
             with dataset.reading():
@@ -87,7 +117,7 @@ def fit(
         remove_partial(run.checkpoint_folder)
         if not run.finished:
             try:
-                _train(run, make_loop(config, prepared, dataset), progress)
+                _train(run, make_loop(config, prepared, dataset), shown)
             except jax.errors.JaxRuntimeError as error:
                 if "RESOURCE_EXHAUSTED" not in str(error):
                     raise
@@ -95,6 +125,9 @@ def fit(
                     f"{path}: the memory of the device is too small for this training: choose smaller networks, a "
                     "smaller batch_size or fewer seeds; what was saved earlier is intact"
                 ) from error
+        else:
+            with outlets(run, run.metrics(), shown.tensorboard, shown.wandb):
+                pass
     return run
 
 
@@ -109,7 +142,8 @@ def default_out(dataset: Dataset, algorithm: Algorithm) -> Path:
 def _prepared(dataset: Dataset, algorithm: Algorithm | str) -> tuple[Algorithm, Prepared]:
     """The algorithm and its prepared data. Wrong settings are refused here, before anything is written."""
     if isinstance(algorithm, str) and algorithm not in ALGORITHMS:
-        raise DropError(f"there is no algorithm {algorithm!r}: choose one of {', '.join(ALGORITHMS)}")
+        near = perhaps(algorithm, ALGORITHMS)
+        raise DropError(f"there is no algorithm {algorithm!r}{near}: choose one of {', '.join(ALGORITHMS)}")
     chosen = ALGORITHMS[algorithm]() if isinstance(algorithm, str) else algorithm
     if isinstance(chosen, type):
         raise DropError(f"{chosen.__name__} is a class: give settings, such as {chosen.__name__}()")
@@ -147,16 +181,16 @@ def _refuse_too_large(config: RunConfig, prepared: Prepared) -> None:
         )
 
 
-def _seed_list(seeds: int | Sequence[int]) -> tuple[int, ...]:
+def seed_list(seeds: int | Sequence[int]) -> tuple[int, ...]:
     if (seeds if isinstance(seeds, int) else len(seeds)) > MOST_SEEDS:
-        raise DropError(f"seeds: at most {MOST_SEEDS:,} train side by side: give fewer")
+        raise SettingError(f"seeds: at most {MOST_SEEDS:,} train side by side: give fewer")
     listed = tuple(range(seeds)) if isinstance(seeds, int) else tuple(int(s) for s in seeds)
     if not listed or len(set(listed)) != len(listed) or min(listed) < 0 or max(listed) >= 2**32:
-        raise DropError(f"seeds {seeds!r}: give a number of seeds, or different seeds from 0 to 2³² − 1")
+        raise SettingError(f"seeds {seeds!r}: give a number of seeds, or different seeds from 0 to 2³² − 1")
     return listed
 
 
-def _train(run: Run, loop: Loop, show: bool) -> None:
+def _train(run: Run, loop: Loop, shown: Shown) -> None:
     config = run.config
     checkpoints = run.checkpoints()
     step = saved = checkpoints[-1].step if checkpoints else 0
@@ -166,16 +200,23 @@ def _train(run: Run, loop: Loop, show: bool) -> None:
     sums: Logged = sums_from_json(unlogged["sums"]) if unlogged else {}
     log = MetricsLog(run.path / "metrics.jsonl", step)
     label = f"{config.algorithm.name} × {len(config.seeds)} seed{'s' if len(config.seeds) > 1 else ''}"
-    warned: set[tuple[int, str]] = set()
-    shown = {curve.metric: curve.short for curve in config.algorithm.card.curves if curve.short}
-    with TrainProgress(label, step, config.steps, show, shown) as progress, asked_to_stop() as interrupted:
+    totals = (*config.earlier_steps, config.steps)
+    verdicts, watch = Verdicts(config), Stopwatch(run.path, step, len(config.seeds))
+    verdicts.recall(e for e in log.entries if e["step"] % config.checkpoint_every == 0 or e["step"] in totals)
+    named = {curve.metric: curve.short for curve in config.algorithm.card.curves if curve.short}
+    with (
+        outlets(run, log.entries, shown.tensorboard, shown.wandb) as others,
+        TrainProgress(label, step, config.steps, shown.progress, named) as progress,
+        asked_to_stop() as interrupted,
+    ):
         if step:
             progress.say(f"resuming {run.path} at update {step:,}")
         for text in _notices(run, log, step, checkpoints[-1].run if checkpoints else None):
             progress.warn(text)
         pace = _Pace()
         while step < config.steps and not interrupted():
-            boundary = min(_next(step, config.log_every), _next(step, config.checkpoint_every), config.steps)
+            total = min(total for total in totals if total > step)
+            boundary = min(_next(step, config.log_every), _next(step, config.checkpoint_every), total)
             began = step
             while step < boundary and not interrupted():
                 count = min(boundary - step, pace.count)
@@ -188,25 +229,28 @@ def _train(run: Run, loop: Loop, show: bool) -> None:
                 break
             means = means_of(sums, step - first)
             _refuse_nan(run, config.seeds, step, means)
-            at_checkpoint = step % config.checkpoint_every == 0 or step == config.steps
+            at_checkpoint = step % config.checkpoint_every == 0 or step in totals
             if at_checkpoint:
                 means |= loop.diagnose(states)
             if step == boundary:
-                log.write({"step": step, **{name: value.tolist() for name, value in means.items()}})
+                log.write(entry := {"step": step, **{name: value.tolist() for name, value in means.items()}})
+                for other in others:
+                    other.write(entry)
                 progress.update(step, {name: float(np.mean(value)) for name, value in means.items()})
                 first, sums = step, {}
             if at_checkpoint:
                 _save(run, log, step, states, scheduled=True)
+                watch.note(step)
                 saved = step
-                if 2 * step >= config.steps:
-                    for text in _new_warnings(config, means, warned):
-                        progress.warn(text)
+                for verdict in verdicts.at(step, means):
+                    (progress.warn if verdict.holds else progress.retract)(verdict.text)
                 if step == config.steps:
                     for text in _undertrained(run):
-                        progress.warn(text)
+                        progress.warn(f"update {step:,}: {text}")
         if step > saved:
             unlogged = {"first": first, "sums": sums_to_json(sums)}
             _save(run, log, step, states, scheduled=False, unlogged=unlogged)
+            watch.note(step)
         number = interrupted()
     if step < config.steps:
         raise Interrupted(
@@ -227,15 +271,6 @@ def _notices(run: Run, log: MetricsLog, step: int, bound: dict[str, str] | None)
 
 def _next(step: int, every: int) -> int:
     return (step // every + 1) * every
-
-
-def _new_warnings(config: RunConfig, means: dict[str, np.ndarray], warned: set[tuple[int, str]]) -> Iterator[str]:
-    """One text for each unhealthy check, at most once for each seed and kind of check."""
-    for i, seed in enumerate(config.seeds):
-        for check in config.algorithm.checks({name: float(value[i]) for name, value in means.items()}):
-            if not check.healthy and (seed, check.name) not in warned:
-                warned.add((seed, check.name))
-                yield f"seed {seed}, {check.meaning} ({check.name} {check.value:.3g})"
 
 
 def _undertrained(run: Run) -> Iterator[str]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from droprl import svg
 from droprl.bench.page.contents import Improvements, Predictions
 from droprl.evaluation.statistics import Estimate
-from droprl.report import svg
 from droprl.report.charts import HEIGHT, SERIES_COLOURS, WIDTH, frame
 
 _DEEPEST = 0.62  # the highest opacity of a cell's colour; above it the number could not be read

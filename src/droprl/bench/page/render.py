@@ -7,10 +7,11 @@ from html import escape
 from itertools import groupby
 from pathlib import Path
 
+from droprl import svg
 from droprl.bench.page.charts import improvement_matrix, prediction_chart
 from droprl.bench.page.contents import Aggregate, Budget, Entry, PublishedTable, SuiteReport, TaskScores
 from droprl.evaluation.statistics import Estimate
-from droprl.report import charts, svg
+from droprl.report import charts
 from droprl.report.contents import Chart, Series
 from droprl.report.page import ranking_figure
 from droprl.report.parts import (

@@ -24,7 +24,7 @@ from droprl.files.storage import write_bytes
 from droprl.loaded import policy_of_run
 from droprl.report.build import curve_chart, curves_of, has_several_sub_tasks, scores_at_start, sub_tasks_of, walks_of
 from droprl.report.contents import Chart, EmbeddingWalk, SubTaskReturns
-from droprl.report.svg import nullable
+from droprl.svg import nullable
 from droprl.train import Run
 from droprl.train.run import MEND
 

@@ -19,6 +19,9 @@ _VIRIDIS = (
 )  # fmt: skip
 
 
+ROUNDING = 1e-4  # values that differ by a smaller share of themselves are drawn as equal
+
+
 def finite(values: Iterable[float]) -> list[float]:
     return [float(v) for v in values if math.isfinite(v)]
 
@@ -100,8 +103,9 @@ def scale(values: Iterable[float], start: float, end: float, log: bool = False, 
     if log:
         ratio = max((high / low) ** padding, 1.3)
         return Scale(low / ratio, high * ratio, start, end, log=True)
-    # A spread within rounding error is no spread: otherwise the noise of a constant series would fill the chart.
-    margin = (high - low) * padding if high - low > 1e-9 * max(abs(low), abs(high)) else max(abs(high) * 0.1, 0.5)
+    # A spread within rounding is no spread: otherwise the noise of a constant series would fill the chart. Results are
+    # float32, their means lose digits, and pages show five of them.
+    margin = (high - low) * padding if high - low > ROUNDING * max(abs(low), abs(high)) else max(abs(high) * 0.1, 0.5)
     # If zero is near, it is shown: many readers take the foot of an axis for zero.
     foot = 0.0 if 0 < low < 0.2 * high else low - margin
     head = 0.0 if 0.2 * low < high < 0 else high + margin
