@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from droprl.adapt.inference import Adaptation, Inferred
-from droprl.adapt.search import Search, auto
+from droprl.adapt.search import Search, auto, is_first
 from droprl.errors import DropError
 from droprl.networks.actors import BehaviorPolicy
 from droprl.networks.critics import AnyScoreModel
@@ -92,8 +92,8 @@ class AdaptivePolicy(eqx.Module):
         own = actions_of(self.fallback, observations, z[:, :0], key, draws)
         if self.adaptation.rule == "first":
             return own
-        first = jnp.all(z == self.embeddings[0], axis=1, keepdims=True)
-        return jnp.where(first, own, actions_of(self.behavior_policy, observations, z, key, draws))
+        first = jax.vmap(is_first, (0, None))(z, self.embeddings)
+        return jnp.where(first[:, None], own, actions_of(self.behavior_policy, observations, z, key, draws))
 
     def facts(self, carry: AdaptiveMemory) -> Facts:
         inferred, guarded = carry.inferred, carry.guarded
