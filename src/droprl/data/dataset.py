@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from droprl.data.held_files import HeldFiles
+from droprl.environments.vectors import Parts
 
 BLOCK_ROWS = 2**20  # the number of steps in one block
 
@@ -54,6 +55,12 @@ class Dataset:
     """The fingerprint of columns on the disk, computed when they were written."""
     files: HeldFiles | None = None
     """The files of columns on the disk."""
+    observation_parts: Parts | None = None
+    """The name and size of each part of an observation, in their order, if the source names them."""
+    action_parts: Parts | None = None
+    """The same of an action."""
+    notes: tuple[str, ...] = ()
+    """What was done to the source to make this of it, one sentence each. Not saved."""
 
     def __repr__(self) -> str:
         return f"<dataset {self.name}: {self.n_steps:,} steps, {self.n_episodes:,} episodes>"
