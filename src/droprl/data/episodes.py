@@ -42,8 +42,10 @@ class Log:
         return int(self.begins.sum())
 
     def group(self, ids: np.ndarray, what: str) -> None:
-        """One episode for each id, in the order in which the ids first appear. The rows of one id keep their order. `ids`
-        is by the rows of the source."""
+        """One episode for each id, in the order in which the ids first appear. The rows of one id keep their order.
+
+        `ids` is by the rows of the source.
+        """
         found, first, codes = np.unique(ids[self.rows], return_index=True, return_inverse=True)
         rank = np.empty(len(found), np.int64)
         rank[np.argsort(first, kind="stable")] = np.arange(len(found))

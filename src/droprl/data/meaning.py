@@ -282,9 +282,9 @@ class _Reading:
             f"{self.read.num_rows:,} rows became {len(log.rows):,} steps in {log.n_episodes:,} episodes of "
             f"{lengths.min():,} to {lengths.max():,} steps",
             *log.said,
-            f"{n_ended:,} episodes ended the task"
+            f"episodes that ended the task: {n_ended:,}"
             + (f" ({asked.terminal})" if asked.terminal else "")
-            + f", {log.n_episodes - n_ended:,} timed out",
+            + f"; that timed out: {log.n_episodes - n_ended:,}",
             *(f"{n:,} rows were left out: {why}" for n, why in log.dropped),
             f"observations, in this order: {shown_parts(parts)}",
             f"actions: {shown_parts(action_parts)}",
@@ -301,14 +301,6 @@ class _Reading:
             f"reward: {asked.reward}, "
             + ("once, at the end of each episode" if asked.reward_at == "end" else "in each row")
         )
-        repeated = [
-            np.ptp(part) == 0 and len(part) > 1 for part in np.split(arrays["rewards"], np.flatnonzero(log.begins)[1:])
-        ]
-        if asked.reward_at == "each" and len(repeated) > 1 and all(repeated) and np.ptp(arrays["rewards"]) > 0:
-            notes.append(
-                f"WARNING: {asked.reward} has one value in all rows of an episode, so long episodes count it more "
-                "often: give --reward-at end if it belongs to the episode as a whole"
-            )
         used = {*self.observations, *self.actions, *self.single.values()}
         unused = [name for name in self.table.names if name not in used and name]
         if unused:
