@@ -53,11 +53,10 @@ def load_lerobot(folder: str | Path, meaning: Meaning | None = None, successes: 
             raise fault(known.where, f"a LeRobot dataset knows its episodes, so it needs no {option}", "leave it out")
     table = known.table()
     actions = find_columns(table, asked.actions or ("action",), "--actions", ())
+    if not (asked.observations or known.vectors):
+        what = f"has no observation that is a vector{known.images_said()}"
+        raise fault(known.where, what, "record states or joints beside the images")
     observations = find_columns(table, asked.observations or known.vectors, "--observations", actions)
-    if not observations:
-        raise fault(
-            known.where, f"has no observation that is a vector{known.images_said()}", "name one that has states"
-        )
     found = dataclasses.replace(asked, observations=observations, actions=actions, episode=_EPISODE, time=_FRAME)
     notes = [f"LeRobot {known.version}, {known.n_episodes:,} episodes"]
     if asked.reward is None:

@@ -266,12 +266,17 @@ class _Reading:
         asked, where = self.meaning, self.table.where
         if asked.action_low is not None or asked.action_high is not None:
             return asked.action_low, asked.action_high
+        names = [name for name, size in parts for _ in range(size)]
         low, high = actions.min(axis=0), actions.max(axis=0)
+        infinite = ~(np.isfinite(low) & np.isfinite(high))
+        if infinite.any():
+            raise fault(
+                where, f"{names[int(np.argmax(infinite))]} is not finite in some row", "fix or remove such rows"
+            )
         flat = low.astype(np.float32) >= high.astype(np.float32)
         if flat.any():
             column = int(np.argmax(flat))
-            name = [name for name, size in parts for _ in range(size)][column]
-            what = f"{name} is {low[column]:g} in every row, so there is nothing to decide"
+            what = f"{names[column]} is {low[column]:g} in every row, so there is nothing to decide"
             raise fault(where, what, "leave it out of --actions, or give --action-low and --action-high")
         return low, high
 

@@ -101,7 +101,7 @@ def _open_csv(path: Path, options: CsvOptions) -> Table:
             raise fault(where, f"cannot be read as CSV ({reason(error)})", remedy) from error
         return found.rename_columns(list(wanted))
 
-    if names and all(map(is_number, names)):
+    if sum(map(is_number, names)) > len(names) / 2:
         raise fault(
             where, f"its first line holds numbers ({', '.join(names[:3])})", "put the names of the columns there"
         )

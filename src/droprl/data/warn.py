@@ -113,7 +113,7 @@ def warnings_of(dataset: Dataset, columns: Sequence[Column], rewards: RewardFact
 
 
 def _of_columns(columns: Sequence[Column]) -> Iterator[Warned]:
-    flat, constant = [], []
+    flat, constant = list[Column](), list[Column]()
     for column in columns:
         largest = max(abs(column.min), abs(column.max))
         if column.min == column.max:
