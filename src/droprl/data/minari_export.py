@@ -47,11 +47,8 @@ def export_minari(dataset: Dataset, dataset_id: str) -> str:
     for key, name in MINARI_PARTS.items():
         if (parts := getattr(dataset, key)) is not None:
             known[name] = json.dumps(parts)
-    scores = (
-        {}
-        if dataset.score_range is None
-        else dict(zip(("ref_min_score", "ref_max_score"), dataset.score_range, strict=True))
-    )
+    if dataset.score_range is not None:
+        known["ref_min_score"], known["ref_max_score"] = dataset.score_range
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Minari asks for an author, a link to code, ...
@@ -62,7 +59,6 @@ def export_minari(dataset: Dataset, dataset_id: str) -> str:
                 observation_space=observations,
                 action_space=actions,
                 description=f"Exported by droprl from {dataset.name}.",
-                **scores,
             )
             made.storage.update_metadata(known)
     except Exception as error:  # full disks, ids that Minari refuses, environments that cannot be made, ...

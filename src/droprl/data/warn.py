@@ -17,6 +17,7 @@ from droprl.environments.vectors import column_names
 
 FEWEST_FLOATS = 100  # different float32 numbers between the smallest and the largest value of a column
 LARGE = 2.0**24  # from here on, float32 does not tell apart whole numbers that differ by 1
+NARROW = 0.1  # of the largest value
 WIDEST_SCALES = 1e4  # between the standard deviations of two columns
 STUCK_SHARE = 0.5  # of the steps
 NEAR_BOUND = 1e-4  # of an action's range
@@ -115,19 +116,21 @@ def warnings_of(dataset: Dataset, columns: Sequence[Column], rewards: RewardFact
 def _of_columns(columns: Sequence[Column]) -> Iterator[Warned]:
     flat, constant = list[Column](), list[Column]()
     for column in columns:
-        largest = max(abs(column.min), abs(column.max))
-        if column.min == column.max:
-            (flat if largest >= LARGE else constant).append(column)
-        elif (column.max - column.min) / float(np.spacing(np.float32(largest))) < FEWEST_FLOATS:
+        largest, span = max(abs(column.min), abs(column.max)), column.max - column.min
+        floats = span / float(np.spacing(np.float32(largest)))
+        if (largest >= LARGE and span < NARROW * largest) or 0 < floats < FEWEST_FLOATS:
             flat.append(column)
+        elif span == 0:
+            constant.append(column)
     for column in flat:
         step = float(np.spacing(np.float32(max(abs(column.min), abs(column.max)))))
-        values = "one value" if column.min == column.max else f"{round((column.max - column.min) / step) + 1} values"
+        n = round((column.max - column.min) / step) + 1
+        values = "one value" if n == 1 else f"at most {n:,} values"
         yield Warned(
             "flattened",
             f"{column.kind} {column.name} has {values} near {column.min:.4g}: float32 keeps steps of {step:g} there",
-            f"fewer than {FEWEST_FLOATS} float32 numbers between its smallest and largest value, or one value of "
-            f"{LARGE:,.0f} or more",
+            f"fewer than {FEWEST_FLOATS} float32 numbers between its smallest and largest value, or values of "
+            f"{LARGE:,.0f} or more that differ by less than {NARROW:.0%}",
             "subtract its start (seconds since the episode began, not Unix time), or leave it out",
         )
     if constant:
