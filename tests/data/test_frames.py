@@ -95,7 +95,7 @@ def test_one_reward_for_the_whole_episode() -> None:
     blank = plant()
     blank["yield"] = [np.nan, 7, np.nan, np.nan, 8, 9, np.nan, np.nan, np.nan]
     assert built(blank, reward_at="end").rewards.tolist() == [0, 0, 7, 0, 8, 0, 0, 0, 9]
-    assert "--reward-at end" in refusal(blank)
+    assert "give reward_at=end" in refusal(blank)
     blank["yield"] = [1, 1, 1, np.nan, np.nan, 9, 9, 9, 9]
     assert "yield row 4 is empty" in refusal(blank, reward_at="end")
 
@@ -222,6 +222,7 @@ def test_empty_cells() -> None:
     frame.loc[[1, 3], "temp2"] = np.nan
     message = refusal(frame)
     assert "temp2 row 1 is empty or NaN (2 rows have such cells)" in message
+    assert "missing=hold (the last value holds on)" in message
     held = built(frame, missing="hold")
     assert held.observations[:, 1].tolist() == [0, 0, -0.5, -1, -1.25, -1.5, -1.75, -2]
     assert held.lengths.tolist() == [3, 1, 4]  # row 3 has no value before it
@@ -250,10 +251,10 @@ def test_an_empty_id() -> None:
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"observations": "tmp1"}, "has no column 'tmp1' (--observations); perhaps 'temp1'"),
+        ({"observations": "tmp1"}, "has no column 'tmp1' (observations=); perhaps 'temp1'"),
         ({"observations": "Temp1"}, "perhaps 'temp1'"),
         ({"reward": "yeild"}, "perhaps 'yield'"),
-        ({"episode": "batch"}, "has no column 'batch' (--episode); perhaps 'batch_id'"),
+        ({"episode": "batch"}, "has no column 'batch' (episode=); perhaps 'batch_id'"),
         ({"observations": "sensor*"}, "its columns are batch_id, time, temp1"),
         ({"observations": ["temp1", "operator"]}, "operator row 0 is 'A', not a number"),
         ({"observations": ["temp1", "time"]}, "time holds times"),
@@ -261,13 +262,13 @@ def test_an_empty_id() -> None:
         ({"actions": "operator"}, "discrete actions are not supported yet"),
         ({"actions": "failed"}, "failed holds only the whole numbers 0, 1; discrete actions are not supported yet"),
         ({"terminal": "pressure"}, "pressure row 0 is 100, neither 0 nor 1"),
-        ({"terminal": "operator"}, "operator row 0 is 'a', neither true nor false"),
+        ({"terminal": "operator"}, "operator row 0 is 'A', neither true nor false"),
         ({"episode": None}, "nothing says where episodes end"),
-        ({"episode": None, "gap": "60s"}, "--gap needs the column of the time"),
-        ({"length": 3, "horizon": 3}, "--length and --horizon both cut the log"),
+        ({"episode": None, "gap": "60s"}, "gap= needs the column of the time: give time=COLUMN"),
+        ({"length": 3, "horizon": 3}, "length= and horizon= both cut the log"),
         ({"length": 0}, "length is 0"),
-        ({"time": "time", "gap": "60 parsecs"}, "--gap is '60 parsecs'"),
-        ({"time": "time", "gap": "60"}, "--gap is '60', without a unit"),
+        ({"time": "time", "gap": "60 parsecs"}, "gap= is '60 parsecs'"),
+        ({"time": "time", "gap": "60"}, "gap= is '60', without a unit"),
         ({"time": "time", "gap": "0.5s"}, "every step of time is longer than the gap"),
         ({"missing": "guess"}, "choose one of refuse, hold, drop"),
         ({"reward_at": "start"}, "choose one of each, end"),

@@ -5,6 +5,7 @@ refused by the column and the row.
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -53,9 +54,8 @@ def ids_of(column: Any, where: str) -> tuple[np.ndarray, np.ndarray]:
         raise fault(
             where, f"the episode's id holds {column.type}", "name a column with one number or text for each row"
         )
-    indices = column.combine_chunks().dictionary_encode().indices
-    known = np.asarray(compute.is_valid(indices).to_numpy(zero_copy_only=False), bool)
-    return np.asarray(compute.fill_null(indices, -1).to_numpy(zero_copy_only=False)), known
+    places, _ = _places(column)
+    return places, places >= 0
 
 
 def times_of(column: Any, name: str, where: str, row_label: RowLabel, form: str | None) -> tuple[np.ndarray, bool]:
@@ -64,13 +64,14 @@ def times_of(column: Any, name: str, where: str, row_label: RowLabel, form: str 
     import pyarrow.compute as compute
 
     if is_text(column.type):
-        texts = compute.cast(column, pa.string()) if pa.types.is_dictionary(column.type) else column
-        column = _parsed(texts, form)
-        bad = np.asarray(compute.is_null(column).to_numpy(), bool)
+        places, texts = _places(column)
+        parsed = [*_parsed(texts, form), None]  # the last is an empty cell, at place −1
+        bad = np.array([time is None for time in parsed])[places] & (places >= 0)
         if bad.any():
             row = int(np.argmax(bad))
             remedy = "write 2026-03-01 12:00:00, or give --time-format, for example '%d.%m.%Y %H:%M'"
-            raise fault(where, f"{name} {row_label(row)} is {texts[row].as_py()!r}, which is no time", remedy)
+            raise fault(where, f"{name} {row_label(row)} is {texts[places[row]][:60]!r}, which is no time", remedy)
+        column = pa.array(parsed, pa.timestamp("us")).take(pa.array(places % len(parsed)))
     kind = column.type
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         column = compute.cast(column, pa.timestamp("us"), safe=False)
@@ -79,11 +80,10 @@ def times_of(column: Any, name: str, where: str, row_label: RowLabel, form: str 
         raise fault(where, f"{name} holds {kind}", "name a column with date and time, or with plain numbers")
     else:
         ticks, seconds = column, False
-    missing = np.asarray(compute.is_null(ticks).to_numpy(), bool)
     times = numbers_of(ticks, name, where, row_label)
     if times.shape[1] != 1:
         raise fault(where, f"{name} holds lists", "name a column with one time for each row")
-    missing |= np.isnan(times[:, 0])
+    missing = np.isnan(times[:, 0])
     if missing.any():
         raise fault(where, f"{name} {row_label(int(np.argmax(missing)))} is empty", "give every row a time")
     return times[:, 0] / (1e6 if seconds else 1.0), seconds
@@ -92,12 +92,14 @@ def times_of(column: Any, name: str, where: str, row_label: RowLabel, form: str 
 def flags_of(column: Any, name: str, where: str, row_label: RowLabel) -> np.ndarray:
     """(T,) bool of a column of true and false, 0 and 1, or yes and no. An empty cell is no mark."""
     if is_text(column.type):
-        values = [str(cell).strip().lower() if cell is not None else "0" for cell in column.to_pylist()]
-        odd = [row for row, value in enumerate(values) if value not in _TRUE + _FALSE]
-        if odd:
-            what = f"{name} {row_label(odd[0])} is {values[odd[0]][:60]!r}, neither true nor false"
+        places, texts = _places(column)
+        values = [*(text.strip().lower() for text in texts), "0"]  # the last is an empty cell, at place −1
+        odd = np.array([value not in _TRUE + _FALSE for value in values])[places]
+        if odd.any():
+            row = int(np.argmax(odd))
+            what = f"{name} {row_label(row)} is {texts[places[row]][:60]!r}, neither true nor false"
             raise fault(where, what, "store it as true and false, or as 1 and 0")
-        return np.array([value in _TRUE for value in values])
+        return np.array([value in _TRUE for value in values])[places]
     found = np.nan_to_num(numbers_of(column, name, where, row_label))
     if found.shape[1] != 1:
         raise fault(where, f"{name} holds lists", "name a column with one mark for each row")
@@ -133,24 +135,44 @@ def _plain(column: Any) -> Any:
     return compute.cast(column, column.type.value_type) if is_category else column
 
 
-def _parsed(texts: Any, form: str | None) -> Any:
-    """Texts as timestamps. What cannot be read is null."""
-    import pyarrow as pa
+def _places(column: Any) -> tuple[np.ndarray, list[Any]]:
+    """For each row the place of its value among the different values, or −1 if it is empty, and these values.
+
+    A list of all cells would need far more memory than the file that packs them.
+    """
     import pyarrow.compute as compute
 
+    found = column.combine_chunks().dictionary_encode()
+    places = compute.fill_null(found.indices, -1).to_numpy(zero_copy_only=False)
+    return np.asarray(places, np.int64), found.dictionary.to_pylist()
+
+
+def _parsed(texts: list[str], form: str | None) -> list[Any]:
+    """Texts as times. What cannot be read is None."""
+    import pyarrow as pa
+
     if form is not None:
-        return compute.strptime(texts, format=form, unit="us", error_is_null=True)
+        return [_strptime(text, form) for text in texts]
     try:
-        return compute.cast(texts, pa.timestamp("us"))
-    except pa.ArrowInvalid:  # find the first text that is no time
-        good = []
-        for text in texts.to_pylist():
-            try:
-                good.append(None if text is None else pa.scalar(text).cast(pa.timestamp("us")).as_py())
-            except pa.ArrowInvalid:
-                good.append(None)
-                break
-        return pa.chunked_array([pa.array(good, pa.timestamp("us"))])
+        return list(pa.array(texts, pa.string()).cast(pa.timestamp("us")).to_pylist())
+    except pa.ArrowInvalid:
+        return [_iso(text) for text in texts]
+
+
+def _strptime(text: str, form: str) -> datetime | None:
+    try:
+        return datetime.strptime(text, form)
+    except ValueError:
+        return None
+
+
+def _iso(text: str) -> Any:
+    import pyarrow as pa
+
+    try:
+        return pa.scalar(text).cast(pa.timestamp("us")).as_py()
+    except pa.ArrowInvalid:
+        return None
 
 
 def _float64(column: Any) -> np.ndarray:
@@ -201,13 +223,16 @@ def _refuse_discrete(column: Any, name: str, where: str, most: int = 10) -> None
 
 def _text_fault(column: Any, name: str, where: str, row_label: RowLabel, as_action: bool) -> DropError:
     """The first cell that is no number is what people must see."""
-    for row, cell in enumerate(column.to_pylist()):
-        if cell is not None and not is_number(cell):
-            if as_action:
-                remedy = "name columns of numbers; discrete actions are not supported yet"
-            elif is_number(cell.replace(",", ".", 1)):
-                remedy = "for a decimal comma, give --decimal , (in Python, convert the column)"
-            else:
-                remedy = "name columns of numbers, or remove such rows"
-            return fault(where, f"{name} {row_label(row)} is {cell[:60]!r}, not a number", remedy)
-    return fault(where, f"{name} holds text", "store it as numbers")
+    places, texts = _places(column)
+    odd = np.array([*(not is_number(text) for text in texts), False])[places]
+    if not odd.any():
+        return fault(where, f"{name} holds text", "store it as numbers")
+    row = int(np.argmax(odd))
+    text = texts[places[row]]
+    if as_action:
+        remedy = "name columns of numbers; discrete actions are not supported yet"
+    elif is_number(text.replace(",", ".", 1)):
+        remedy = "for a decimal comma, give --decimal , (in Python, convert the column)"
+    else:
+        remedy = "name columns of numbers, or remove such rows"
+    return fault(where, f"{name} {row_label(row)} is {text[:60]!r}, not a number", remedy)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,9 @@ from droprl.data.check import Bound
 from droprl.data.dataset import Dataset
 from droprl.data.meaning import Meaning, Missing, RewardAt, dataset_of
 from droprl.data.tables import CsvOptions, open_table, table_of_frame
+from droprl.errors import DropError
+
+_OPTION = re.compile(r"--([a-z][a-z-]*)(?: (?=(?:COLUMN|N|60s|hold|drop|end)\b))?")
 
 
 def import_table(path: str | Path, meaning: Meaning, csv: CsvOptions | None = None) -> Dataset:
@@ -73,4 +78,13 @@ def from_frame(
         env=env,
         time_limit=time_limit,
     )
-    return dataset_of(table_of_frame(frame, name), meaning, name)
+    try:
+        dataset = dataset_of(table_of_frame(frame, name), meaning, name)
+    except DropError as error:
+        raise DropError(_in_python(str(error))) from error
+    return dataclasses.replace(dataset, notes=tuple(map(_in_python, dataset.notes)))
+
+
+def _in_python(text: str) -> str:
+    """The same sentence with Python's arguments: `gap=60s` for `--gap 60s`."""
+    return _OPTION.sub(lambda found: f"{found[1].replace('-', '_')}=", text)

@@ -175,8 +175,9 @@ def open_parquet(path: Path) -> Table:
 
 
 def _claims(metadata: Any, wanted: Sequence[str]) -> list[Claim]:
-    """What the footer says of these columns: twice 8 bytes for each number, because they are also converted."""
-    counts = dict.fromkeys(wanted, 0)
+    """What the footer says of these columns: twice 8 bytes for each number, because they are also converted, and the
+    unpacked text."""
+    counts, n_bytes = dict.fromkeys(wanted, 0), 0
     for group in range(metadata.num_row_groups):
         row_group = metadata.row_group(group)
         for index in range(row_group.num_columns):
@@ -184,7 +185,9 @@ def _claims(metadata: Any, wanted: Sequence[str]) -> list[Claim]:
             name = chunk.path_in_schema.split(".list.")[0]  # a list's numbers are a column inside the column
             if name in counts:
                 counts[name] += max(chunk.num_values, row_group.num_rows)
-    return [Claim((max(count, metadata.num_rows), 2), np.dtype(np.float64)) for count in counts.values()]
+                n_bytes += max(chunk.total_uncompressed_size, 0)
+    numbers = [Claim((max(count, metadata.num_rows), 2), np.dtype(np.float64)) for count in counts.values()]
+    return [Claim((n_bytes,), np.dtype(np.uint8)), *numbers]
 
 
 # --- data frames ---
