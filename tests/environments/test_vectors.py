@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
+import onnx
 import pytest
 from helpers.builders import small_arrays
 from helpers.training import tiny
 
-from droprl import evaluate, fit, load_policy
+from droprl import evaluate, export_onnx, fit, load_policy
 from droprl.data import Dataset, from_arrays
 from droprl.environments.vectors import VectorObservation, as_vector, column_names, parts_of_space, vector_of
 from droprl.errors import DropError
@@ -134,6 +136,13 @@ def test_dictionaries_that_do_not_fit_the_policy(run: Run, given: dict[str, Any]
 def test_without_names_an_observation_is_one_array() -> None:
     with pytest.raises(DropError, match="pass one array, not a dictionary"):
         vector_of({"a": 1.0}, None, "policy")
+
+
+def test_an_onnx_file_names_the_parts(run: Run, tmp_path: Path) -> None:
+    export_onnx(load_policy(run.path), tmp_path / "policy.onnx")
+    facts = {fact.key: fact.value for fact in onnx.load(tmp_path / "policy.onnx").metadata_props}
+    assert json.loads(facts["observations"]) == [["goal", 1], ["joint/angle", 2], ["joint/speed", 1]]
+    assert "actions" not in facts  # the data does not name them
 
 
 def test_a_policy_plays_a_task_that_observes_a_dictionary(run: Run) -> None:
