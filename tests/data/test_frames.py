@@ -175,7 +175,7 @@ def test_a_fixed_length_and_a_horizon() -> None:
     dataset = built(episode=None, length=4)
     assert dataset.lengths.tolist() == [4, 4, 1]
     assert dataset.timeouts.sum() == 3
-    assert "1 of them are shorter" in said(dataset)
+    assert "shorter ones, because the log ended: 1" in said(dataset)
     dataset = built(episode=None, horizon=4)
     assert dataset.lengths.tolist() == [3, 3, 3]  # equal pieces of at most 4 rows
     assert not dataset.terminals.any()
@@ -197,7 +197,7 @@ def test_a_terminal_flag_that_stays_up_ends_the_episode_once() -> None:
     assert dataset.lengths.tolist() == [2, 2, 2, 1]  # what follows when the flag comes down is an episode of its own
     assert dataset.ends_in_terminal.tolist() == [True, False, True, False]
     assert dataset.observations[:, 2].tolist() == [100, 101, 103, 104, 105, 106, 108]
-    assert "2 rows were left out: failed stayed up" in said(dataset)
+    assert "rows left out: 2 (failed stayed up" in said(dataset)
 
 
 def test_a_terminal_label_of_the_whole_episode() -> None:
@@ -205,7 +205,7 @@ def test_a_terminal_label_of_the_whole_episode() -> None:
     dataset = built(frame, terminal="failed")
     assert dataset.lengths.tolist() == [3, 2, 4]
     assert np.flatnonzero(dataset.terminals).tolist() == [4]
-    assert "failed: marks every row of 1 episodes" in said(dataset)
+    assert "episodes whose every row failed marks: 1" in said(dataset)
 
 
 def test_terminals_alone_end_episodes() -> None:
@@ -226,11 +226,11 @@ def test_empty_cells() -> None:
     held = built(frame, missing="hold")
     assert held.observations[:, 1].tolist() == [0, 0, -0.5, -1, -1.25, -1.5, -1.75, -2]
     assert held.lengths.tolist() == [3, 1, 4]  # row 3 has no value before it
-    assert "1 empty cells were filled" in said(held)
-    assert "1 rows were left out: the episode has no value yet" in said(held)
+    assert "empty cells filled with the last value of their episode: 1" in said(held)
+    assert "rows left out: 1 (the episode has no value yet)" in said(held)
     dropped = built(frame, missing="drop")
     assert dropped.lengths.tolist() == [4]
-    assert "2 whole episodes were left out: they have empty cells" in said(dropped)
+    assert "whole episodes left out: 2 (they have empty cells)" in said(dropped)
     frame["temp2"] = np.nan
     assert "every episode has empty cells" in refusal(frame, missing="drop")
     assert "a column has no value in any row" in refusal(frame, missing="hold")
@@ -242,7 +242,7 @@ def test_an_empty_id() -> None:
     assert "batch_id row 4 is empty (1 such rows)" in refusal(frame)
     dropped = built(frame, missing="drop")
     assert dropped.lengths.tolist() == [3, 1, 4]
-    assert "1 rows were left out: batch_id is empty" in said(dropped)
+    assert "rows left out: 1 (batch_id is empty)" in said(dropped)
 
 
 # --- what is refused ---
@@ -284,7 +284,7 @@ def test_actions_that_are_a_choice_or_never_change() -> None:
     percent = plant().assign(valve1=[0, 10, 20, 30, 40, 50, 60, 70, 100])  # whole numbers, but a quantity
     assert built(percent).action_high[0] == 100
     assert "valve2 is 3 in every row" in refusal(plant().assign(valve2=3.0))
-    assert "is not finite" in refusal(plant().assign(valve1=[0, 1, np.inf] * 3))
+    assert "valve1 row 2 is infinite" in refusal(plant().assign(valve1=[0, 1, np.inf] * 3))
 
 
 def test_frames_that_are_no_tables() -> None:
@@ -374,7 +374,7 @@ def test_errors_in_a_csv_file_name_the_line(tmp_path: Path) -> None:
     write(",".join([*cells[:2], "n/a", *cells[3:]]))
     assert "temp1 line 6 is empty or NaN" in file_refusal(path)
     write(",".join([*cells[:2], "inf", *cells[3:]]))
-    assert "observations line 6 is inf" in file_refusal(path)
+    assert "temp1 line 6 is infinite" in file_refusal(path)
     write(",".join(cells[:3]))
     assert "Expected 10 columns, got 3" in file_refusal(path)
     path.write_text("\n".join(lines[1:]))

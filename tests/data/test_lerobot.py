@@ -52,7 +52,7 @@ def test_the_label_of_success_is_the_reward_and_ends_the_episode(tmp_path: Path,
     assert "left out, because pixels are not supported yet: observation.image, observation.images.top" in said
     assert "next.success" in said
     assert "--reward next.reward takes that one instead" in said
-    assert "1 rows were left out" in said
+    assert "rows left out: 1" in said
 
 
 @pytest.mark.parametrize("version", VERSIONS)

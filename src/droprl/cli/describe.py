@@ -12,7 +12,7 @@ from droprl.data.describe import Description
 from droprl.data.warn import Warned
 from droprl.terminal import Screen
 
-MOST_COLUMNS = 24
+MOST_COLUMNS, MOST_ACTIONS = 24, 8
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
@@ -43,8 +43,11 @@ def print_warnings(warnings: Sequence[Warned], console: Screen) -> None:
 
 
 def _columns(description: Description) -> Table:
-    """The ranges of columns. Of many columns, the first ones."""
-    n_more = len(description.columns) - MOST_COLUMNS
+    """The ranges of columns. Of many columns, the first observations and the first actions."""
+    actions = [column for column in description.columns if column.kind == "action"][:MOST_ACTIONS]
+    observations = [column for column in description.columns if column.kind == "observation"]
+    shown = [*observations[: MOST_COLUMNS - len(actions)], *actions]
+    n_more = len(description.columns) - len(shown)
     table = Table(
         title="Columns", title_justify="left", caption_justify="left", box=box.SIMPLE_HEAD, pad_edge=False,
         title_style="bold", collapse_padding=True,
@@ -53,7 +56,7 @@ def _columns(description: Description) -> Table:
     table.add_column("column", overflow="ellipsis", no_wrap=True, max_width=30)
     for name in ("min", "max", "mean", "std", "at a bound"):
         table.add_column(name, justify="right", no_wrap=True)
-    for column in description.columns[:MOST_COLUMNS]:
+    for column in shown:
         numbers = (f"{value:.4g}" for value in (column.min, column.max, column.mean, column.std))
         at_bound = "" if column.at_bound is None else f"{column.at_bound:.0%}"
         table.add_row(f"{column.kind[:3]} {column.name}", *numbers, at_bound)

@@ -98,7 +98,7 @@ class Log:
         short = int(np.sum(self.lengths != length))
         self.said.append(f"cut after every {length:,} rows: {self.n_episodes:,} episodes")
         if short:
-            self.said.append(f"{short:,} of them are shorter, because the log ended")
+            self.said.append(f"shorter ones, because the log ended: {short:,}")
 
     def split_to_horizon(self, horizon: int) -> None:
         """Pieces of at most this length, as equal as possible, so that their returns can be compared."""
@@ -123,7 +123,9 @@ class Log:
         labels = (sums == self.lengths) & (self.lengths > 1)
         labelled = np.repeat(labels, self.lengths)
         if labels.any():
-            self.said.append(f"{what}: marks every row of {int(labels.sum()):,} episodes, so it ends their last row")
+            self.said.append(
+                f"episodes whose every row {what} marks: {int(labels.sum()):,}; they end at their last row"
+            )
         stays = marked & np.concatenate([[False], marked[:-1]]) & ~self.begins & ~labelled
         after = np.concatenate([[False], (marked & ~labelled)[:-1]]) & ~self.begins
         marked = np.where(labelled, self.ends, marked)
@@ -143,7 +145,7 @@ class Log:
         left_out = self.n_episodes
         self.keep(kept, why)
         if not kept.all():
-            self.said.append(f"{left_out - self.n_episodes:,} whole episodes were left out: {why}")
+            self.said.append(f"whole episodes left out: {left_out - self.n_episodes:,} ({why})")
         return kept
 
     def _split(self, at: np.ndarray) -> None:

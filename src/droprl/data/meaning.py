@@ -217,27 +217,31 @@ class _Reading:
                     n_held += int(np.sum(gone & ~np.isnan(cells[last])))
                     empty |= np.isnan(cells[last])
         if n_held:
-            self.notes.append(f"{n_held:,} empty cells were filled with the last value of their episode")
+            self.notes.append(f"empty cells filled with the last value of their episode: {n_held:,}")
         log.keep(~empty, "the episode has no value yet")
         if not len(log.rows):
             raise fault(self.table.where, "a column has no value in any row", "leave the column out")
 
     def _refuse_or_drop(self, values: dict[str, np.ndarray], terminals: np.ndarray) -> np.ndarray:
         log, where = self.log, self.table.where
+        for key, value in values.items():
+            infinite = np.argwhere(np.isinf(value[log.rows]))
+            if len(infinite):
+                row = self.table.row_label(int(log.rows[infinite[0, 0]]))
+                raise fault(where, f"{self._names(key)[infinite[0, 1]]} {row} is infinite", "fix it, or empty the cell")
         empty = {key: np.isnan(value[log.rows]) for key, value in values.items()}
         bad = np.logical_or.reduce([part.any(axis=1) for part in empty.values()])
         if not bad.any():
             return terminals
         if self.meaning.missing != "drop":
             key, at = next((key, np.argwhere(part)[0]) for key, part in empty.items() if part.any())
-            names = {"rewards": [str(self.meaning.reward)]}.get(key) or self._names(key)
             remedy = (
                 "fix it, or give --missing hold (the last value holds on) or --missing drop (leave the episode out)"
             )
             if key == "rewards":
                 remedy += "; if an episode has only one reward, give --reward-at end"
             row = self.table.row_label(int(log.rows[at[0]]))
-            what = f"{names[at[1]]} {row} is empty or NaN ({int(bad.sum()):,} rows have such cells)"
+            what = f"{self._names(key)[at[1]]} {row} is empty or NaN ({int(bad.sum()):,} rows have such cells)"
             raise fault(where, what, remedy)
         kept = log.keep_episodes(bad, "they have empty cells")
         if not len(log.rows):
@@ -245,6 +249,9 @@ class _Reading:
         return terminals[kept]
 
     def _names(self, key: str) -> list[str]:
+        """The name of each number of a key's rows."""
+        if key == "rewards":
+            return [str(self.meaning.reward)]
         names = self.observations if key == "observations" else self.actions
         sizes = [numbers_of(self.read.column(n), n, self.table.where, self.table.row_label).shape[1] for n in names]
         return [name for name, size in zip(names, sizes, strict=True) for _ in range(size)]
@@ -290,7 +297,7 @@ class _Reading:
             f"episodes that ended the task: {n_ended:,}"
             + (f" ({asked.terminal})" if asked.terminal else "")
             + f"; that timed out: {log.n_episodes - n_ended:,}",
-            *(f"{n:,} rows were left out: {why}" for n, why in log.dropped),
+            *(f"rows left out: {n:,} ({why})" for n, why in log.dropped),
             f"observations, in this order: {shown_parts(parts)}",
             f"actions: {shown_parts(action_parts)}",
         ]
