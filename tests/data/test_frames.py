@@ -127,7 +127,15 @@ def test_frames_of_any_library() -> None:
         name: plant()[name].to_numpy()
         for name in ("batch_id", *USUAL["actions"], "temp1", "temp2", "pressure", "yield")
     }
-    for frame in (table, Foreign(table), columns, plant().astype({"batch_id": "category", "pressure": "Float64"})):
+    ids = pa.DictionaryArray.from_arrays(pa.array([0, 0, 0, 2, 2, 1, 1, 1, 1], pa.uint32()), ["b7", "b9", "b8"])
+    categorical = table.set_column(0, "batch_id", ids)  # as polars has categories
+    for frame in (
+        table,
+        Foreign(table),
+        Foreign(categorical),
+        columns,
+        plant().astype({"batch_id": "category", "pressure": "Float64"}),
+    ):
         assert built(frame).fingerprint == wanted
     assert "a list is not a data frame" in refusal([1, 2])
     by_index = plant().set_index("batch_id")

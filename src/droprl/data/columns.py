@@ -140,10 +140,12 @@ def _places(column: Any) -> tuple[np.ndarray, list[Any]]:
 
     A list of all cells would need far more memory than the file that packs them.
     """
+    import pyarrow as pa
     import pyarrow.compute as compute
 
     found = column.combine_chunks().dictionary_encode()
-    places = compute.fill_null(found.indices, -1).to_numpy(zero_copy_only=False)
+    indices = compute.cast(found.indices, pa.int64())  # those of polars have no sign
+    places = compute.fill_null(indices, -1).to_numpy(zero_copy_only=False)
     return np.asarray(places, np.int64), found.dictionary.to_pylist()
 
 
