@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import os
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,9 @@ def test_frames_of_any_library() -> None:
     ):
         assert built(frame).fingerprint == wanted
     assert "a list is not a data frame" in refusal([1, 2])
+    some = plant().drop(columns=["time", "operator"])[[True, False, True, True, True, True, True, True, True]]
+    numbered = built(some, observations="*", terminal="failed")  # pandas' own row numbers are no observation
+    assert numbered.observation_parts == (("temp1", 1), ("temp2", 1), ("pressure", 1))
     by_index = plant().set_index("batch_id")
     assert built(by_index).lengths.tolist() == [3, 2, 4]
 
@@ -345,7 +349,7 @@ def file_refusal(path: Path, csv: CsvOptions | None = None, **changes: Any) -> s
 def test_files_hold_the_same_numbers(tmp_path: Path, name: str) -> None:
     path, frame, csv = tmp_path / name, plant(), CsvOptions()
     if name == "log.parquet":
-        frame.to_parquet(path)
+        frame.iloc[:].to_parquet(path, index=True)
     elif name == "log.tsv":
         frame.to_csv(path, sep="\t", index=False)
     elif name == "semicolon.csv":
@@ -364,6 +368,7 @@ def test_files_hold_the_same_numbers(tmp_path: Path, name: str) -> None:
         frame.to_csv(path, index=False)
     dataset = import_table(path, meaning(), csv)
     assert dataset.fingerprint == built().fingerprint
+    assert not any("__index_level" in note for note in dataset.notes)
     assert dataset.name == path.stem
 
 
@@ -409,6 +414,8 @@ def test_files_that_are_no_tables(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-9])
     assert "is damaged or cut short" in file_refusal(path)
     assert "no such file" in file_refusal(tmp_path / "none.csv")
+    os.mkfifo(tmp_path / "pipe.csv")  # to open it would wait for ever
+    assert "is not a regular file" in file_refusal(tmp_path / "pipe.csv")
     (tmp_path / "log.xlsx").write_bytes(b"x")
     assert "a file ending in .xlsx is not a table" in file_refusal(tmp_path / "log.xlsx")
 

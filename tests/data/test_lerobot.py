@@ -144,6 +144,9 @@ def test_links_and_templates_lead_nowhere(tmp_path: Path) -> None:
     file.rename(tmp_path / "elsewhere.parquet")
     os.symlink(tmp_path / "elsewhere.parquet", file)
     assert "is a link" in refusal(tmp_path / "arm")
+    file.unlink()
+    os.mkfifo(file)
+    assert "is a pipe" in refusal(tmp_path / "arm")
 
 
 def test_several_tasks_are_said(tmp_path: Path) -> None:

@@ -129,11 +129,11 @@ def require_file(path: Path) -> None:
     where = str(path)
     try:
         if path.is_dir():
-            raise fault(where, "is a folder, not a file", "name a .hdf5, .h5 or .npz file")
+            raise fault(where, "is a folder, not a file", "name a file of data")
         if not path.exists():
             raise fault(where, "no such file", "check the path")
         if not path.is_file():  # open() on a pipe would never return
-            raise fault(where, "is not a regular file", "name a .hdf5, .h5 or .npz file")
+            raise fault(where, "is not a regular file", "name a file of data")
         with path.open("rb") as file:
             if not file.read(1):
                 raise fault(where, "is empty (0 bytes)", "copy or download it again")

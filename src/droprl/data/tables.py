@@ -26,6 +26,7 @@ CSV_SUFFIXES, PARQUET_SUFFIXES = (".csv", ".tsv", ".txt"), (".parquet", ".pq")
 SEPARATORS = (",", ";", "\t", "|")
 CSV_BYTES = 6  # of memory for each byte of text: numbers of few digits grow when they are read
 _HEADER_BYTES = 2**20
+_INDEX = "__index_level_"  # pandas writes row numbers of its own under such a name: they are no data
 
 
 @dataclass(frozen=True)
@@ -203,7 +204,8 @@ def table_of_frame(frame: Any, where: str) -> Table:
             repeated = [str(name) for name in frame.columns[frame.columns.duplicated()]]
             if repeated:
                 raise fault(where, f"has the column {repeated[0]!r} twice", "give each column its own name")
-            found = pa.Table.from_pandas(frame.rename(columns=str))
+            named = any(name is not None for name in frame.index.names)
+            found = pa.Table.from_pandas(frame.rename(columns=str), preserve_index=named)
         elif isinstance(frame, Mapping) or hasattr(frame, "__arrow_c_stream__"):
             found = pa.table(frame)
         else:
@@ -221,7 +223,7 @@ def _checked_names(names: Sequence[str], where: str) -> tuple[str, ...]:
     repeated = [name for i, name in enumerate(names) if name in names[:i]]
     if repeated and repeated[0]:
         raise fault(where, f"has the column {repeated[0]!r} twice", "give each column its own name")
-    return tuple(names)
+    return tuple(name for name in names if not name.startswith(_INDEX))
 
 
 # --- columns by name ---
