@@ -82,7 +82,7 @@ def make(words: list[str]) -> None:
 
 
 def make_maze(name: str, steps: int, seed: int) -> Dataset:
-    with _bar(f"making {name}") as progress:
+    with work_bar(f"making {name}") as progress:
         return make_dataset(name, steps, seed, progress)
 
 
@@ -104,7 +104,7 @@ class Map:
 
 def map_source(words: list[str]) -> None:
     options = parse(Map, "data map", words)
-    with _bar(f"mapping {options.source}") as progress:
+    with work_bar(f"mapping {options.source}") as progress:
         dataset = map_dataset(options.source, options.out, **vars(options.reading), progress=progress)
     say(
         f"{options.out}: {dataset.n_steps:,} steps in {dataset.n_episodes:,} episodes; train on it with: "
@@ -113,7 +113,7 @@ def map_source(words: list[str]) -> None:
 
 
 @contextmanager
-def _bar(title: str) -> Iterator[Callable[[int, int], None]]:
+def work_bar(title: str) -> Iterator[Callable[[int, int], None]]:
     columns = (
         column("{task.description}", "bold"),
         BarColumn(bar_width=24),

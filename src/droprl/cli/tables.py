@@ -8,6 +8,7 @@ from typing import Annotated
 
 import tyro
 
+from droprl.cli.data import work_bar
 from droprl.cli.describe import print_warnings
 from droprl.cli.options import Source, parse, print_json
 from droprl.data import Dataset
@@ -53,8 +54,9 @@ def import_source(words: list[str]) -> None:
         raise DropError(f"{out}: does not end in .hdf5 or .h5: name it {out.name}.hdf5")
     if out.exists() and not options.force:  # before anything is read
         raise DropError(f"{out}: exists already: choose another --out, or give --force to replace it")
-    dataset = _read(options)
-    warnings = warnings_of(dataset, column_ranges(dataset), reward_facts(dataset))
+    with work_bar(f"reading {options.file}"):
+        dataset = _read(options)
+        warnings = warnings_of(dataset, column_ranges(dataset), reward_facts(dataset))
     dataset.save(out, force=options.force)
     _tell(options, dataset, warnings, out)
 
