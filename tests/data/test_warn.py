@@ -145,6 +145,7 @@ def test_ranges_by_column_and_the_density_of_rewards(
 ) -> None:
     """Also block by block, from the disk."""
     monkeypatch.setattr("droprl.data.dataset.BLOCK_ROWS", 50)
+    monkeypatch.setattr("droprl.data.warn.PART_ROWS", 17)
     rewards = np.where(np.arange(N) % 4, 0.0, np.arange(N))
     made = sound(rewards=rewards, actions=np.clip(np.random.default_rng(0).normal(size=(N, 2)), -1, 1))
     dataset = stored(made, tmp_path)

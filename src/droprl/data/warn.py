@@ -23,6 +23,7 @@ STUCK_SHARE = 0.5  # of the steps
 NEAR_BOUND = 1e-4  # of an action's range
 SPREAD = 1e-6  # of the largest return
 SINGLE_SHARE = 0.1  # of the episodes
+PART_ROWS = 2**16
 
 
 @dataclass(frozen=True)
@@ -266,9 +267,11 @@ def _offset(low_high: np.ndarray) -> np.ndarray:
 
 
 def _rows(dataset: Dataset) -> Iterator[np.ndarray]:
+    """Observations and actions side by side, a part of a block at a time: one episode may be the whole log."""
     for episodes in dataset.blocks():
-        rows = slice(dataset.bounds[episodes.start], dataset.bounds[episodes.stop])
-        yield np.hstack([dataset.observations[rows], dataset.actions[rows]]).astype(np.float64)
+        for begin in range(dataset.bounds[episodes.start], end := dataset.bounds[episodes.stop], PART_ROWS):
+            rows = slice(begin, min(begin + PART_ROWS, end))
+            yield np.hstack([dataset.observations[rows], dataset.actions[rows]]).astype(np.float64)
 
 
 def _names(columns: Sequence[Column], most: int = 6) -> str:
