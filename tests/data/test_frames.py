@@ -212,6 +212,18 @@ def test_a_terminal_flag_that_stays_up_ends_the_episode_once() -> None:
     assert "rows left out: 2 (failed stayed up" in said(dataset)
 
 
+def test_ends_come_before_the_cuts_of_a_horizon() -> None:
+    """A piece in which the flag only stays up is no episode."""
+    frame = plant().assign(failed=[0, 0, 0, 1, 1, 1, 1, 1, 1])
+    dataset = built(frame, episode=None, terminal="failed", horizon=3)
+    assert dataset.lengths.tolist() == [2, 2]
+    assert dataset.ends_in_terminal.tolist() == [False, True]
+    assert dataset.observations[:, 2].tolist() == [100, 101, 102, 103]
+    in_threes = built(plant().assign(failed=[0, 0, 1, 0, 1, 1, 0, 0, 0]), episode=None, terminal="failed", length=3)
+    assert in_threes.lengths.tolist() == [3, 2, 3]  # a fixed length is counted from the begin of the log
+    assert in_threes.ends_in_terminal.tolist() == [True, True, False]
+
+
 def test_a_terminal_label_of_the_whole_episode() -> None:
     frame = plant().assign(failed=["no"] * 3 + ["yes"] * 2 + ["no"] * 4)
     dataset = built(frame, terminal="failed")

@@ -131,11 +131,14 @@ class _Reading:
         values = {"observations": observations, "actions": actions}
         if asked.missing == "hold":
             self._hold(values)  # without rewards: to hold one would earn it again
-        self._cut()
+        if asked.length is not None:
+            self.log.split_to_length(checked_count(asked.length, "length", table.where))
         terminals = np.zeros(len(self.log.rows), bool)
         if asked.terminal is not None:
             marks = flags_of(self._arrow("--terminal"), asked.terminal, table.where, table.row_label)
             terminals = self.log.end_at(marks, asked.terminal)
+        if asked.horizon is not None:  # after the ends: a flag that stays up must not look like a label of a piece
+            self.log.split_to_horizon(checked_count(asked.horizon, "horizon", table.where))
         values["rewards"] = (rewards if asked.reward_at == "each" else self._paid_at_the_end(rewards))[:, None]
         terminals = self._refuse_or_drop(values, terminals)
         arrays = {key: value[self.log.rows] for key, value in values.items()}
@@ -192,13 +195,6 @@ class _Reading:
             log.check_times(times, asked.time)
             if asked.gap is not None:
                 log.split_at_gaps(times, _seconds(asked.gap, are_seconds, where), asked.time, asked.gap)
-
-    def _cut(self) -> None:
-        asked, where = self.meaning, self.table.where
-        if asked.length is not None:
-            self.log.split_to_length(checked_count(asked.length, "length", where))
-        if asked.horizon is not None:
-            self.log.split_to_horizon(checked_count(asked.horizon, "horizon", where))
 
     # --- missing cells ---
 
