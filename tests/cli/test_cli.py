@@ -277,8 +277,8 @@ def test_a_half_written_evaluation_is_not_read_and_a_damaged_one_is_named(
     ("words", "printed"),
     [
         ("dance", "there is no command 'dance'"),
-        ("data", "`drop data` needs `info`, `make` or `map`"),
-        ("data dance", "`drop data` needs `info`, `make` or `map`"),
+        ("data", "`drop data` needs `import`, `info`, `make`, `map` or `export`"),
+        ("data dance", "`drop data` needs `import`, `info`, `make`, `map` or `export`"),
         ("data make maze3d", "invalid choice 'maze3d'"),
         ("data info nothing.hdf5", "nothing.hdf5: no such file"),
         ("data info", "Missing from drop data info: SOURCE"),
