@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from helpers.serving import MAZE, client_of
 from helpers.training import learnable_dataset, tiny
@@ -15,7 +16,9 @@ from helpers.training import learnable_dataset, tiny
 import droprl
 from droprl import export_onnx, fit, load_policy
 from droprl.algorithms import ALGORITHMS
-from droprl.data import load_dataset, save_d4rl
+from droprl.data import from_frame, load_dataset, save_d4rl
+from droprl.data.frames import import_table
+from droprl.data.meaning import Meaning
 from droprl.deploy.serve.app import Limits
 from droprl.environments.simulation import make_env
 
@@ -53,3 +56,14 @@ def test_a_task_can_be_played(task: str) -> None:
     env.reset(seed=0)
     assert np.isfinite(env.step(env.action_space.sample())[0]).all()
     env.close()
+
+
+def test_tables_and_frames_are_read(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"id": ["a", "a", "b"], "s": [0.5, 1, 2], "a": [-1.0, 0, 1], "r": [1.0, 2, 3]})
+    names: dict[str, Any] = {"observations": ("s",), "actions": ("a",), "reward": "r", "episode": "id"}
+    wanted = from_frame(frame, **names)
+    assert wanted.returns.tolist() == [3, 3]
+    frame.to_csv(tmp_path / "log.csv", index=False)
+    frame.to_parquet(tmp_path / "log.parquet")
+    for name in ("log.csv", "log.parquet"):
+        assert import_table(tmp_path / name, Meaning(**names)).fingerprint == wanted.fingerprint

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from droprl.algorithms import *  # noqa: F403 - each under its own name
     from droprl.data import Dataset as Dataset
     from droprl.data import from_arrays as from_arrays
+    from droprl.data import from_episodes as from_episodes
+    from droprl.data import from_frame as from_frame
     from droprl.data import load_dataset as load_dataset
     from droprl.data import map_dataset as map_dataset
     from droprl.deploy import export_onnx as export_onnx
@@ -32,6 +34,8 @@ _HOME = {
     "Adaptation": "adapt",
     "Dataset": "data",
     "from_arrays": "data",
+    "from_episodes": "data",
+    "from_frame": "data",
     "load_dataset": "data",
     "map_dataset": "data",
     "export_onnx": "deploy",

@@ -7,7 +7,7 @@ normaliser, action bounds, what the data supports). Loading it needs neither the
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
@@ -27,6 +27,7 @@ from droprl.compiler import SIDE_BY_SIDE, InTurns, host_of, on_gpu
 from droprl.data.scaling import Scaling
 from droprl.data.support import Support, support_shapes
 from droprl.data.transitions import Spec
+from droprl.environments.vectors import Parts, vector_of
 from droprl.errors import DropError
 from droprl.files.locks import locked
 from droprl.files.plain import check_folder
@@ -55,6 +56,8 @@ class Origin:
     seed: int
     step: int
     time_limit: int | None = None  # the most steps of an episode; None leaves it to the environment
+    observation_parts: Parts | None = None  # the name and size of each part of an observation, in their order
+    action_parts: Parts | None = None
 
 
 class LoadedPolicy:
@@ -85,9 +88,10 @@ class LoadedPolicy:
         origin = self.origin
         return f"<{self.algorithm.name} policy from {origin.dataset}, seed {origin.seed}, update {origin.step:,}>"
 
-    def act(self, observation: np.ndarray, reward: float | np.ndarray | None = None) -> np.ndarray:
+    def act(self, observation: np.ndarray | Mapping[str, Any], reward: float | np.ndarray | None = None) -> np.ndarray:
         """The action at an observation (observation_size,), or one for each row of (n, observation_size).
 
+        If the data names its columns, an observation may be a dictionary: `origin.observation_parts` has the names.
         `reward` is what the previous action earned: a number, or one for each row. Only a policy with a target return
         (dt) uses it. Without it, the return that the policy still aims for stays the same. At the first action of an
         episode there is no previous action, so the reward is ignored.
@@ -125,8 +129,10 @@ class LoadedPolicy:
         self._check(batch, carry, actions)
         return actions if given.ndim == 2 else actions[0]
 
-    def _given(self, observation: np.ndarray) -> np.ndarray:
+    def _given(self, observation: np.ndarray | Mapping[str, Any]) -> np.ndarray:
         """What somebody gave, as float32; refused if it cannot be observations."""
+        if isinstance(observation, Mapping):
+            observation = vector_of(observation, self.origin.observation_parts, self._where)
         try:
             with np.errstate(over="ignore"):
                 given = np.asarray(observation, np.float32)
@@ -315,7 +321,8 @@ def policy_of_run(run: Run, seed: int | None = None, step: int | None = None, **
     chosen_seed = config.seeds[0] if seed is None else seed
     algorithm = _adapted(config.algorithm, adaptation)
     checkpoint = run.checkpoint(step)
-    origin = Origin(data.name, data.env, data.score_range, chosen_seed, checkpoint.step, data.time_limit)
+    names = data.observation_parts, data.action_parts
+    origin = Origin(data.name, data.env, data.score_range, chosen_seed, checkpoint.step, data.time_limit, *names)
     policy = algorithm.policy(run.state(chosen_seed, checkpoint))
     return LoadedPolicy(policy, algorithm, run.spec(), run.scaling(), origin, str(run.path), run.support())
 

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from droprl.environments.simulation import make_env
+from droprl.environments.vectors import parts_of_env, shown_parts
 from droprl.errors import DropError
 from droprl.loaded import LoadedPolicy, step_policy
 from droprl.policies.policy import Carry, tell_rewards
@@ -304,6 +305,13 @@ def _replace(carry: Carry, fresh: Carry, where: np.ndarray) -> Carry:
 
 def check_fit(policy: LoadedPolicy, env: Environment) -> None:
     """Refuse a task whose observations or actions do not fit the policy."""
+    found = parts_of_env(env)
+    known = None if found is None else policy.origin.observation_parts
+    if found is not None and known is not None and known != found:
+        raise DropError(
+            f"{env.spec.id if env.spec else 'the task'}: observes {shown_parts(found)}, and the policy was trained on "
+            f"{shown_parts(known)}: evaluate in the task that the data comes from (--env)"
+        )
     for kind, space, size in (
         ("observations", env.observation_space, policy.spec.observation_size),
         ("actions", env.action_space, policy.spec.action_size),

@@ -25,7 +25,18 @@ from droprl.train import Run
 
 pytest.importorskip("gymnasium_robotics")
 Captured = pytest.CaptureFixture[str]
-COMMANDS = ("demo", "data info", "data make", "train", "evaluate", "finetune", "report", "export")
+COMMANDS = (
+    "demo",
+    "data import",
+    "data info",
+    "data export",
+    "data make",
+    "train",
+    "evaluate",
+    "finetune",
+    "report",
+    "export",
+)
 TINY_DROP = "--preset=small --width=8 --depths 1 1 1 1 1 --batch-size=32 --n-sub-tasks=4 --discount=0.99"
 TRAIN = [*TINY_DROP.split(), "--seeds=2", "--steps=12", "--checkpoint-every=2", "--log-every=2"]
 PLAY = ["--episodes=2", "--ascent-steps=2"]
@@ -280,8 +291,8 @@ def test_a_half_written_evaluation_is_not_read_and_a_damaged_one_is_named(
     ("words", "printed"),
     [
         ("dance", "there is no command 'dance'"),
-        ("data", "`drop data` needs `info`, `make` or `map`"),
-        ("data dance", "`drop data` needs `info`, `make` or `map`"),
+        ("data", "`drop data` needs `import`, `info`, `make`, `map` or `export`"),
+        ("data dance", "`drop data` needs `import`, `info`, `make`, `map` or `export`"),
         ("data make maze3d", "invalid choice 'maze3d'"),
         ("trian nothing.npz", "there is no command 'trian' (perhaps train)"),
         ("data inof", "`drop data` needs `info`, `make` or `map` after it (perhaps info)"),

@@ -59,7 +59,15 @@ def test_later_changes_to_the_arrays_do_not_reach_the_dataset() -> None:
 
 @pytest.mark.parametrize("key", ["observations", "actions", "rewards", "terminals"])
 def test_missing_keys(key: str) -> None:
-    assert f"{key} is missing" in refusal(**{key: None})
+    assert f"{key} is missing" in refusal(**{key: None}, **({"timeouts": None} if key == "terminals" else {}))
+
+
+def test_without_terminals_every_episode_times_out() -> None:
+    ends = np.isin(np.arange(12), [3, 7, 11])
+    dataset = build(terminals=None, timeouts=ends)
+    assert not dataset.terminals.any()
+    np.testing.assert_array_equal(dataset.timeouts, ends)
+    assert dataset.n_episodes == 3
 
 
 def test_optional_keys_may_be_missing() -> None:
@@ -212,10 +220,10 @@ def test_discrete_actions_are_not_supported_yet(dtype: Any, shape: tuple[int, ..
     assert "discrete actions are not supported yet" in refusal(actions=np.zeros(shape, dtype))
 
 
-def test_pixel_and_dict_observations_are_not_supported_yet() -> None:
+def test_pixel_observations_and_dict_actions_are_not_supported_yet() -> None:
     pixels = refusal(observations=np.zeros((12, 8, 8, 3), np.uint8))
     assert "pixel observations are not supported yet" in pixels
-    assert "dict observations are not supported yet" in refusal(observations={"achieved_goal": np.zeros((12, 2))})
+    assert "dict actions are not supported yet" in refusal(actions={"gripper": np.zeros((12, 2))})
 
 
 @pytest.mark.parametrize("score_range", [(1.0, 1.0), (2.0, 1.0), (np.nan, 1.0), (0.0, np.inf), (0.0,), "ab"])

@@ -79,6 +79,23 @@ def test_equal_returns_make_one_bar(value: float) -> None:
     assert "█" in page(description)
 
 
+def test_the_page_names_columns_and_their_ranges() -> None:
+    entries = {"clock": 1.7e9 + np.arange(12.0), "joint": np.tile(np.arange(40.0), (12, 1))}
+    ends = np.arange(12) % 4 == 3
+    shown = page(describe(from_arrays(entries, np.full((12, 2), 0.25), np.arange(12.0), timeouts=ends)))
+    assert "obs clock" in shown
+    assert "obs joint[20]" in shown  # 24 rows in all: 22 observations and both actions
+    assert "obs joint[21]" not in shown
+    assert [line.split()[:4] for line in shown.splitlines() if " act 1" in line] == [["act", "1", "0.25", "0.25"]]
+    assert "and 19 more: --json has all of them" in shown
+    assert "0 to 11, mean 5.5; 91.7% of steps are not 0" in shown
+    words = " ".join(shown.split())
+    assert "warning: observation clock has one value near 1.7e+09" in words
+    assert "To do: subtract its start" in words
+    assert "Limit: fewer than 10 episodes." in words
+    assert max(map(len, shown.splitlines())) <= 80
+
+
 # --- ties ------------------------------------------------------------------------------------------------------------
 
 

@@ -60,7 +60,7 @@ def policy_folder(saved: Path, tmp_path: Path) -> Path:
         ([0.0, 1e300, 0.0], "the observation holds NaN or infinity"),
         ("north", "the observation is not an array of numbers"),
         ([[0.0, 0.0, 0.0], [0.0]], "the observation is not an array of numbers"),
-        ({"position": 1}, "the observation is not an array of numbers"),
+        ({"position": 1}, "the names of its observations are not known: pass one array, not a dictionary"),
     ],
 )
 def test_an_observation_that_cannot_be_acted_on_is_refused(bc_run: Run, observation: Any, said: str) -> None:

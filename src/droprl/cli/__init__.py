@@ -17,6 +17,8 @@ HELP = f"""drop {__version__}: offline reinforcement learning that keeps optimis
 
   drop demo                 make a maze, train BC, F-BC and DROP on it, compare them, write a report: a few minutes
   drop data info SOURCE     what is in a dataset, and how each rule would cut it into sub-tasks
+  drop data import FILE     make a dataset of a CSV or Parquet file, or of a LeRobot folder
+  drop data export SOURCE   write a dataset for Minari
   drop data make MAZE       make maze2d-umaze, -medium, -large or maze2d-gates, without a download
   drop data map SOURCE      write a dataset as a folder that training reads from the disk: for data beyond memory
   drop train SOURCE         train an algorithm; the same command resumes
@@ -115,6 +117,18 @@ def _data_info(words: list[str]) -> None:
     info(words)
 
 
+def _data_import(words: list[str]) -> None:
+    from droprl.cli.tables import import_source
+
+    import_source(words)
+
+
+def _data_export(words: list[str]) -> None:
+    from droprl.cli.tables import export_source
+
+    export_source(words)
+
+
 def _data_make(words: list[str]) -> None:
     from droprl.cli.data import make
 
@@ -195,7 +209,9 @@ def _demo(words: list[str]) -> None:
 
 # Each command imports its modules when it is called: `drop --help` must not wait for JAX.
 _COMMANDS: dict[str, Callable[[list[str]], None]] = {
+    "data import": _data_import,
     "data info": _data_info,
+    "data export": _data_export,
     "data make": _data_make,
     "data map": _data_map,
     "train": _train,

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
 from droprl.data.describe import TIE_DISCOUNT, Description, Ties
+from droprl.data.warn import Warned
 from droprl.terminal import Screen
 
+MOST_COLUMNS, MOST_ACTIONS = 24, 8
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
@@ -19,10 +23,46 @@ def print_description(description: Description, console: Screen) -> None:
     console.print(Text("Episodes by return", style="bold"))
     for line in _histogram_lines(description):
         console.print(line)
+    console.print(_columns(description))
     console.print(_cuts(description))
     if description.ties is not None:
         console.print(_ties(description, description.ties))
     console.print(_best(description))
+    print_warnings(description.warnings, console)
+
+
+def print_warnings(warnings: Sequence[Warned], console: Screen) -> None:
+    """What fails quietly, and what to do about it."""
+    for warned in warnings:
+        console.print(
+            Text.assemble(
+                ("warning: ", "bold yellow"),
+                f"{warned.what}. ",
+                f"To do: {warned.do}. ",
+                (f"Limit: {warned.limit}.", "dim"),
+            )
+        )
+
+
+def _columns(description: Description) -> Table:
+    """The ranges of columns. Of many columns, the first observations and the first actions."""
+    actions = [column for column in description.columns if column.kind == "action"][:MOST_ACTIONS]
+    observations = [column for column in description.columns if column.kind == "observation"]
+    shown = [*observations[: MOST_COLUMNS - len(actions)], *actions]
+    n_more = len(description.columns) - len(shown)
+    table = Table(
+        title="Columns", title_justify="left", caption_justify="left", box=box.SIMPLE_HEAD, pad_edge=False,
+        title_style="bold", collapse_padding=True,
+        caption=f"and {n_more:,} more: --json has all of them" if n_more > 0 else None,
+    )  # fmt: skip
+    table.add_column("column", overflow="ellipsis", no_wrap=True, max_width=30)
+    for name in ("min", "max", "mean", "std", "at a bound"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for column in shown:
+        numbers = (f"{value:.4g}" for value in (column.min, column.max, column.mean, column.std))
+        at_bound = "" if column.at_bound is None else f"{column.at_bound:.0%}"
+        table.add_row(f"{column.kind[:3]} {column.name}", *numbers, at_bound)
+    return table
 
 
 def _facts(description: Description) -> Table:
@@ -39,6 +79,11 @@ def _facts(description: Description) -> Table:
     table.add_row("episodes", f"{description.n_episodes:,}: {ends}")
     table.add_row("observations", f"{description.observation_size} numbers")
     table.add_row("actions", f"{description.action_size} numbers in {_bounds(description)}")
+    rewards = description.rewards
+    table.add_row(
+        "rewards",
+        f"{rewards.min:.4g} to {rewards.max:.4g}, mean {rewards.mean:.4g}; {rewards.density:.1%} of steps are not 0",
+    )
     table.add_row("next observations", "stored" if description.has_next_observations else "not stored")
     if description.score_range is not None:
         low, high = description.score_range

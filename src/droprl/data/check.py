@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from droprl.data.dataset import Dataset
-from droprl.environments.ids import ForeignCode, given_by_user
+from droprl.environments.ids import ForeignCode
+from droprl.environments.vectors import Parts, checked_parts
 from droprl.errors import DropError, reason
 
 Bound = float | Sequence[float] | np.ndarray | None
@@ -27,50 +28,6 @@ VALUE_REMEDY = "fix the value, or leave that episode out"
 # Rounding may put logged actions outside their bounds. An overshoot up to this share of half the range is clipped. A
 # larger one is a fault.
 BOUND_TOLERANCE = 1e-4
-
-
-def from_arrays(
-    observations: Any,
-    actions: Any,
-    rewards: Any,
-    terminals: Any,
-    timeouts: Any = None,
-    next_observations: Any = None,
-    *,
-    action_low: Bound = None,
-    action_high: Bound = None,
-    name: str = "arrays",
-    env: str | None = None,
-    score_range: tuple[float, float] | None = None,
-    time_limit: int | None = None,
-) -> Dataset:
-    """A dataset from your own arrays: one row for each step, episodes one after another.
-
-    `terminals` marks the steps that ended the task. `timeouts` marks the steps after which only the time limit ended
-    the episode. Without timeouts, the rows after the last terminal are one episode that was cut short. If you give no
-    bounds and every action lies in [-1, 1], those are the bounds. `time_limit` is the most steps of an episode when
-    `env` is played; by default the environment decides. The arrays are copied: if you change them later, the dataset
-    stays the same.
-    """
-    arrays = {
-        "observations": observations,
-        "actions": actions,
-        "rewards": rewards,
-        "terminals": terminals,
-        "timeouts": timeouts,
-        "next_observations": next_observations,
-    }
-    return checked_dataset(
-        arrays,
-        name,
-        name=name,
-        env=given_by_user(env),
-        score_range=score_range,
-        time_limit=time_limit,
-        action_low=action_low,
-        action_high=action_high,
-        copy=True,
-    )
 
 
 def plain_row(row: int) -> str:
@@ -90,6 +47,9 @@ def checked_dataset(
     action_high: Bound = None,
     row_label: RowLabel = plain_row,
     copy: bool = False,
+    observation_parts: Parts | None = None,
+    action_parts: Parts | None = None,
+    notes: Sequence[str] = (),
 ) -> Dataset:
     """Check everything that training relies on. Messages begin with `where`. `row_label` names a row of the source."""
     check_columns(arrays, where)
@@ -114,13 +74,16 @@ def checked_dataset(
         env=env,
         score_range=checked_score_range(score_range, where),
         time_limit=checked_time_limit(time_limit, where),
+        observation_parts=checked_parts(observation_parts, rows["observations"].shape[1], "observation_parts", where),
+        action_parts=checked_parts(action_parts, actions.shape[1], "action_parts", where),
+        notes=tuple(notes),
     )
 
 
 def check_columns(arrays: Mapping[str, Any], where: str) -> None:
-    """Refuse data that lacks a column."""
+    """Refuse data that lacks a column. Of terminals and timeouts, one is enough."""
     for key in REQUIRED_KEYS:
-        if arrays.get(key) is None:
+        if arrays.get(key) is None and not (key == "terminals" and arrays.get("timeouts") is not None):
             raise fault(where, f"{key} is missing", _missing_remedy(key))
 
 
@@ -140,8 +103,9 @@ def checked_rows(
         for key in ("observations", "actions", "rewards", "next_observations")
         if key in present
     }
-    rows["terminals"] = flags(present["terminals"], "terminals", where, row_label)
-    rows["timeouts"] = np.zeros_like(rows["terminals"])
+    none = np.zeros(len(rows["rewards"]), bool)
+    rows["terminals"] = flags(present["terminals"], "terminals", where, row_label) if "terminals" in present else none
+    rows["timeouts"] = np.zeros_like(none)
     if "timeouts" in present:  # a step with both marks is a terminal
         rows["timeouts"] = flags(present["timeouts"], "timeouts", where, row_label) & ~rows["terminals"]
     return rows
@@ -165,11 +129,11 @@ def require_file(path: Path) -> None:
     where = str(path)
     try:
         if path.is_dir():
-            raise fault(where, "is a folder, not a file", "name a .hdf5, .h5 or .npz file")
+            raise fault(where, "is a folder, not a file", "name a file of data")
         if not path.exists():
             raise fault(where, "no such file", "check the path")
         if not path.is_file():  # open() on a pipe would never return
-            raise fault(where, "is not a regular file", "name a .hdf5, .h5 or .npz file")
+            raise fault(where, "is not a regular file", "name a file of data")
         with path.open("rb") as file:
             if not file.read(1):
                 raise fault(where, "is empty (0 bytes)", "copy or download it again")
@@ -217,10 +181,10 @@ def discrete_fault(where: str, what: str) -> DropError:
     )
 
 
-def pixel_fault(where: str, shape: tuple[int | str, ...]) -> DropError:
+def pixel_fault(where: str, shape: tuple[int | str, ...], what: str = "observations") -> DropError:
     return fault(
         where,
-        f"observations have shape {shape}; pixel observations are not supported yet",
+        f"{what} have shape {shape}; pixel observations are not supported yet",
         "use state observations, one row of numbers for each step",
     )
 
@@ -257,7 +221,9 @@ def present_keys(arrays: Mapping[str, Any]) -> list[str]:
 
 def _missing_remedy(key: str) -> str:
     if key == "terminals":
-        return "add an array with 1 at each step that ended the task, else 0 (all 0 if only timeouts end episodes)"
+        return (
+            "add terminals (1 at each step that ended the task) or timeouts (1 where only the clock ended an episode)"
+        )
     shape = "(T,)" if key == "rewards" else "(T, n)"
     return f"add an array of shape {shape} under that name, one row for each step"
 

@@ -1,18 +1,13 @@
-"""Reads and writes D4RL's HDF5 layout: one row for each step, and one episode after another. Other keys are ignored.
+"""Reads D4RL's HDF5 layout: one row for each step, and one episode after another. Other keys are ignored.
 
 Our own file attributes, all optional: `env`, `ref_min_score`, `ref_max_score`, `time_limit`, `action_low`,
-`action_high`.
-A file written here begins with a seal: the checksum of the rest of the file. The seal is in HDF5's user block, which
-other readers skip. HDF5 itself notices little damage. Files from elsewhere have no seal, so only HDF5 checks them.
+`action_high`, `observation_parts`, `action_parts`. `saving` writes this layout, and seals it.
 """
 
 from __future__ import annotations
 
-import hashlib
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from io import BufferedRandom, BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +28,15 @@ from droprl.data.check import (
 from droprl.data.claims import check_memory, check_packing
 from droprl.data.dataset import Dataset
 from droprl.data.hdf5 import attribute, claim_of, own_dataset
+from droprl.data.saving import HDF5_SUFFIXES as HDF5_SUFFIXES
+from droprl.data.saving import PARTS, SEAL_BYTES, SEAL_WORDS, seal_of
+from droprl.data.saving import save_d4rl as save_d4rl
 from droprl.data.tasks import find_task, limit_of_data
 from droprl.errors import DropError, reason
+from droprl.files.seals import parse_json
 
-HDF5_SUFFIXES = (".hdf5", ".h5")
-_ATTRIBUTES = ("env", "ref_min_score", "ref_max_score", "time_limit", "action_low", "action_high")
+_ATTRIBUTES = ("env", "ref_min_score", "ref_max_score", "time_limit", "action_low", "action_high", *PARTS)
 _HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"  # a file without a user block begins with it
-_SEAL_BYTES = 512  # the smallest user block
-_SEAL_WORDS = (b"droprl", b"sha256")  # one of them is enough to see that the file had a seal, if the other is damaged
 
 
 def load_d4rl(
@@ -84,6 +80,7 @@ def opened_d4rl(
                 "time_limit": limit_of_data(attributes.get("time_limit"), named, env),
                 "action_low": action_low,
                 "action_high": action_high,
+                **{key: _parts(attributes[key], key, where) for key in PARTS if key in attributes},
             }
             yield columns, known
     except DropError:
@@ -114,58 +111,22 @@ def _cut_at_time_limit(column: h5py.Dataset, name: str) -> dict[str, np.ndarray]
     return {"timeouts": timeouts}
 
 
-def save_d4rl(dataset: Dataset, path: str | Path) -> None:
-    """Write the dataset, compressed, so that `load_d4rl` returns it. A reader never sees a half-written file.
-
-    The name is not stored: a dataset is named after its file.
-    """
-    path = Path(path)
-    where = str(path)
-    if path.suffix.lower() not in HDF5_SUFFIXES:
-        raise fault(where, "does not end in .hdf5 or .h5, so it could not be loaded again", f"name it {path.name}.hdf5")
-    temporary = path.with_name(
-        f".{path.name}.{os.getpid()}.tmp"
-    )  # in the same folder, because a rename to another disk is a copy
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.unlink(missing_ok=True)
-        with h5py.File(temporary, "x", userblock_size=_SEAL_BYTES) as file:
-            for key in (*REQUIRED_KEYS, *OPTIONAL_KEYS):
-                if (array := getattr(dataset, key)) is not None:
-                    file.create_dataset(key, data=array, compression="gzip", shuffle=True)
-            file.attrs["action_low"], file.attrs["action_high"] = dataset.action_low, dataset.action_high
-            if dataset.env is not None:
-                # Text of fixed length: on damaged text of variable length, libhdf5 may never return.
-                file.attrs["env"] = np.bytes_(dataset.env.encode())
-            if dataset.score_range is not None:
-                file.attrs["ref_min_score"], file.attrs["ref_max_score"] = dataset.score_range
-            if dataset.time_limit is not None:
-                file.attrs["time_limit"] = dataset.time_limit
-        with temporary.open("r+b") as written:
-            written.write(_seal(written))
-            written.flush()
-            os.fsync(written.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        raise fault(where, f"cannot be written ({reason(error)})", "check the folder and the space left") from error
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _seal(file: BufferedReader | BufferedRandom) -> bytes:
-    """The first bytes of a file: the checksum of the rest. The file is left at its beginning."""
-    file.seek(_SEAL_BYTES)
-    found = hashlib.file_digest(file, "sha256").hexdigest()
-    file.seek(0)
-    return f"droprl dataset, sha256 of what follows these {_SEAL_BYTES} bytes: {found}\n".encode().ljust(_SEAL_BYTES)
-
-
 def _is_sealed_or_foreign(path: Path) -> bool:
     """Whether the file is unchanged since it was written, or comes from elsewhere and has no seal to check."""
     with path.open("rb") as file:
-        block = file.read(_SEAL_BYTES)
-        foreign = block.startswith(_HDF5_SIGNATURE) or not any(word in block for word in _SEAL_WORDS)
-        return foreign or block == _seal(file)
+        block = file.read(SEAL_BYTES)
+        foreign = block.startswith(_HDF5_SIGNATURE) or not any(word in block for word in SEAL_WORDS)
+        return foreign or block == seal_of(file)
+
+
+def _parts(value: Any, key: str, where: str) -> Any:
+    """The names of columns. `checked_dataset` compares them with the columns."""
+    try:
+        return parse_json(_text(value, where) or "null")
+    except ValueError as error:
+        raise fault(
+            where, f"attribute {key} is damaged ({reason(error)})", "remove it, or write the file again"
+        ) from error
 
 
 def _has(file: h5py.File, key: str) -> bool:

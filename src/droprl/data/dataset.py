@@ -13,11 +13,16 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from droprl.data.held_files import HeldFiles
+from droprl.data.minari_export import export_minari
+from droprl.data.saving import save_d4rl
+from droprl.environments.vectors import Parts
+from droprl.errors import DropError
 from droprl.notebook import facts_table, histogram_plot, shown
 
 BLOCK_ROWS = 2**20  # the number of steps in one block
@@ -56,6 +61,12 @@ class Dataset:
     """The fingerprint of columns on the disk, computed when they were written."""
     files: HeldFiles | None = None
     """The files of columns on the disk."""
+    observation_parts: Parts | None = None
+    """The name and size of each part of an observation, in their order, if the source names them."""
+    action_parts: Parts | None = None
+    """The same of an action."""
+    notes: tuple[str, ...] = ()
+    """What was done to the source to make this of it, one sentence each. Not saved."""
 
     def __repr__(self) -> str:
         return f"<dataset {self.name}: {self.n_steps:,} steps, {self.n_episodes:,} episodes>"
@@ -158,6 +169,25 @@ class Dataset:
 
     def release(self) -> None:
         release(self.observations, self.actions, self.rewards, self.next_observations)
+
+    def save(self, path: str | Path, *, force: bool = False) -> Path:
+        """Write a .hdf5 file in D4RL's layout. It is a SOURCE for the command line, and `load_dataset` reads it.
+
+        A file that is already there stays, unless `force` is true. The dataset is then named after its file.
+        """
+        path = Path(path)
+        if path.exists() and not force:
+            raise DropError(f"{path}: exists already: choose another name, or give force=True (--force)")
+        save_d4rl(self, path)
+        return path
+
+    def to_minari(self, dataset_id: str) -> str:
+        """Write a Minari dataset with this id, such as mine/plant-v0, into the local Minari root.
+
+        A Minari episode ends with the state after its last step. Where that is not known, the last observation is
+        repeated, and the dataset says so in its metadata (`droprl_last_observation_repeated`).
+        """
+        return export_minari(self, dataset_id)
 
     def in_memory(self) -> Dataset:
         """The same dataset with every column in memory, for code that cannot work from the disk."""

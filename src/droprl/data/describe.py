@@ -1,4 +1,5 @@
-"""A summary of a dataset in plain numbers: sizes, returns, the sub-tasks by each rule, and what F-BC would clone.
+"""A summary of a dataset in plain numbers: sizes, returns, columns, warnings, the sub-tasks by each rule, and what F-BC
+would clone.
 
 The numbers of sub-tasks are the defaults of training.
 """
@@ -15,6 +16,8 @@ from droprl.data.dataset import Dataset, histogram
 from droprl.data.decompose import Rule, decompose
 from droprl.data.returns import discounted_returns
 from droprl.data.tasks import equal_sub_tasks
+from droprl.data.warn import Column, RewardFacts, Warned, column_ranges, reward_facts, warnings_of
+from droprl.environments.vectors import Parts
 
 MANY_TIES = 0.1  # the share of trajectories from which on ties are worth a word
 TIE_DISCOUNT = 0.99
@@ -90,6 +93,11 @@ class Description:
     best_rule: str
     histogram_edges: tuple[float, ...]
     histogram_counts: tuple[int, ...]
+    observation_parts: Parts | None
+    action_parts: Parts | None
+    columns: tuple[Column, ...]
+    rewards: RewardFacts
+    warnings: tuple[Warned, ...]
     fingerprint: str
 
 
@@ -101,6 +109,7 @@ def describe(dataset: Dataset, seed: int = 0) -> Description:
     counts, edges = histogram(returns)
     fraction = best_fraction(dataset)
     best = best_episodes(dataset, fraction)
+    columns, rewards = column_ranges(dataset), reward_facts(dataset)
     return Description(
         name=dataset.name,
         env=dataset.env,
@@ -132,6 +141,11 @@ def describe(dataset: Dataset, seed: int = 0) -> Description:
         best_rule=BEST_RULE,
         histogram_edges=tuple(float(edge) for edge in edges),
         histogram_counts=tuple(int(count) for count in counts),
+        observation_parts=dataset.observation_parts,
+        action_parts=dataset.action_parts,
+        columns=columns,
+        rewards=rewards,
+        warnings=warnings_of(dataset, columns, rewards),
         fingerprint=dataset.fingerprint,
     )
 

@@ -26,8 +26,11 @@ from droprl.data.check import (
 )
 from droprl.data.claims import check_memory, check_packing
 from droprl.data.dataset import Dataset
+from droprl.data.dictionaries import joined_entries
 from droprl.data.hdf5 import claims_in
+from droprl.data.minari_export import MINARI_PARTS, REPEATED
 from droprl.data.tasks import limit_of_data
+from droprl.environments.vectors import leaves, parts_of_space
 from droprl.errors import DropError, reason
 from droprl.files.plain import check_folder
 from droprl.files.seals import parse_json, read_json
@@ -85,9 +88,12 @@ def load_minari(
     if action_low is None and action_high is None:
         action_low, action_high = _box_bounds(source.action_space)
     starts = np.cumsum([0, *(len(episode["rewards"]) for episode in episodes)])
+    arrays = _joined(episodes, dataset_id)
+    if metadata.get(REPEATED):  # our own export did not know the state after the last step
+        del arrays["next_observations"]
     named, limit = (env_spec.id, env_spec.max_episode_steps) if env_spec is not None else (None, None)
     return checked_dataset(
-        _joined(episodes, dataset_id),
+        arrays,
         dataset_id,
         name=dataset_id,
         env=env if env is not None else named,
@@ -96,7 +102,18 @@ def load_minari(
         action_low=action_low,
         action_high=action_high,
         row_label=lambda row: _row_label(row, starts),
+        observation_parts=parts_of_space(source.observation_space) or _parts(metadata, "observation_parts", dataset_id),
+        action_parts=_parts(metadata, "action_parts", dataset_id),
     )
+
+
+def _parts(metadata: Mapping[str, Any], key: str, where: str) -> Any:
+    """The names of columns that our own export has written. `checked_dataset` compares them with the columns."""
+    stored = metadata.get(MINARI_PARTS[key])
+    try:
+        return None if stored is None else parse_json(str(stored))
+    except ValueError as error:
+        raise fault(where, f"its {MINARI_PARTS[key]} are damaged ({reason(error)})", _AGAIN) from error
 
 
 def _check_files(folder: Path) -> None:
@@ -147,22 +164,39 @@ def _refuse_spaces(observation_space: Any, action_space: Any, where: str) -> Non
     from gymnasium import spaces
 
     if isinstance(observation_space, spaces.Dict):
-        raise dict_fault("observations", where)
+        _refuse_entries(observation_space, where)
     if isinstance(action_space, spaces.Dict):
         raise dict_fault("actions", where)
     if isinstance(action_space, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
         raise discrete_fault(where, f"{type(action_space).__name__}")
     for key, space in (("observations", observation_space), ("actions", action_space)):
+        if key == "observations" and isinstance(space, spaces.Dict):
+            continue
         if not isinstance(space, spaces.Box):
             raise fault(where, f"{key} are {type(space).__name__}; only Box {key} are supported yet", "use a Box space")
-    if len(observation_space.shape) >= 2:
+    if len(observation_space.shape or ()) >= 2:
         raise pixel_fault(where, ("T", *observation_space.shape))
+
+
+def _refuse_entries(space: Any, where: str) -> None:
+    """A dictionary of vectors is joined to one vector. Other entries are refused by name."""
+    from gymnasium import spaces
+
+    for name, entry in leaves(space):
+        what = f"observations {name!r}"
+        if isinstance(entry, spaces.Box) and len(entry.shape) >= 2:
+            raise pixel_fault(where, ("T", *entry.shape), what)
+        if not isinstance(entry, spaces.Box):
+            raise fault(where, f"{what} are {type(entry).__name__}; only Box entries are supported yet", "leave it out")
 
 
 def _episode(episode: Any, number: int, where: str) -> dict[str, np.ndarray]:
     """One episode's rows: `observations` without its last entry, `next_observations` without its first."""
+    observations = episode.observations
+    if isinstance(observations, Mapping):
+        observations, _ = joined_entries(observations, "observations", f"{where} episode {number}")
     arrays: Mapping[str, Any] = {
-        "observations": episode.observations,
+        "observations": observations,
         "actions": episode.actions,
         "rewards": episode.rewards,
         "terminals": episode.terminations,

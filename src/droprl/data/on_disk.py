@@ -34,6 +34,7 @@ from droprl.data.check import (
 from droprl.data.dataset import BLOCK_ROWS, Dataset, release
 from droprl.data.held_files import HeldFiles
 from droprl.data.tasks import limit_of_data
+from droprl.environments.vectors import Parts, checked_parts
 from droprl.errors import reason
 from droprl.files.durable import sync_folder
 from droprl.files.plain import check_folder, clear, fresh
@@ -90,6 +91,10 @@ def _described(folder: Path, known: dict[str, Any], files: HeldFiles, env: str |
         score_range = checked_score_range(known["score_range"], where)
         name, fingerprint = str(known["name"]), str(known["fingerprint"])
         task = env if env is not None else known["env"]
+        parts: dict[str, Any] = {
+            f"{kind}_parts": checked_parts(known.get(f"{kind}_parts"), columns[f"{kind}s"].shape[1], "its names", where)
+            for kind in ("observation", "action")
+        }
         if not isinstance(task, str | None):
             raise ValueError(f"env is {task!r}, not text")
         time_limit = checked_time_limit(limit_of_data(known.get("time_limit"), known["env"], env), where)
@@ -108,6 +113,7 @@ def _described(folder: Path, known: dict[str, Any], files: HeldFiles, env: str |
         time_limit=time_limit,
         written_fingerprint=fingerprint,
         files=files,
+        **parts,
     )
 
 
@@ -152,6 +158,8 @@ def write_on_disk(
     time_limit: int | None = None,
     action_low: Bound = None,
     action_high: Bound = None,
+    observation_parts: Parts | None = None,
+    action_parts: Parts | None = None,
     progress: Progress = lambda done, total: None,
 ) -> Dataset:
     """Check the columns and write them block by block. Only one block is in memory. A failure leaves no `out` behind.
@@ -179,6 +187,10 @@ def write_on_disk(
         "action_high": high.tolist(),
         "n_steps": total,
         "next_observations": "next_observations" in columns,
+        "observation_parts": checked_parts(
+            observation_parts, columns["observations"].shape[1], "observation_parts", where
+        ),
+        "action_parts": checked_parts(action_parts, size, "action_parts", where),
     }
     partial = out.with_name(f".partial-{out.name}")
     try:

@@ -22,6 +22,7 @@ from droprl.data.npz import load_npz
 from droprl.data.on_disk import DESCRIPTION, Progress, is_on_disk, load_on_disk, opened_columns, write_on_disk
 from droprl.data.tasks import find_task, known_time_limit
 from droprl.environments.ids import given_by_user
+from droprl.environments.vectors import shown_parts
 
 _MINARI_ID = re.compile(r"[-\w]+(/[-\w]+)*-v\d+")
 _KINDS = (
@@ -112,6 +113,8 @@ def map_dataset(
         time_limit=dataset.time_limit,
         action_low=dataset.action_low,
         action_high=dataset.action_high,
+        observation_parts=dataset.observation_parts,
+        action_parts=dataset.action_parts,
         progress=progress,
     )
 
@@ -159,6 +162,8 @@ def join_datasets(parts: Sequence[Dataset]) -> Dataset:
         env=next((part.env for part in parts if part.env is not None), None),
         score_range=next((part.score_range for part in parts if part.score_range is not None), None),
         time_limit=next((part.time_limit for part in parts if part.time_limit is not None), None),
+        observation_parts=next((part.observation_parts for part in parts if part.observation_parts is not None), None),
+        action_parts=next((part.action_parts for part in parts if part.action_parts is not None), None),
     )
 
 
@@ -192,6 +197,9 @@ def _load_one(source: str, options: SourceOptions) -> Dataset:
         if options.action_low is not None or options.action_high is not None:
             raise fault(source, "has its bounds already", "give --action-low/--action-high to drop data map")
         return load_on_disk(path, env=options.env)
+    if _exists(source) and (suffix in (".csv", ".tsv", ".parquet", ".pq") or (path / "meta" / "info.json").exists()):
+        kind = "a LeRobot folder" if path.is_dir() else "a table"
+        raise fault(source, f"is {kind}", f"make a dataset of it first: drop data import {source} --help")
     if _exists(source) and path.is_file():
         raise fault(source, f"a file ending in {suffix or 'nothing'} is not a known kind", f"name {_KINDS}")
     if _MINARI_ID.fullmatch(source):
@@ -234,6 +242,11 @@ def _check_joinable(first: Dataset, part: Dataset) -> None:
                 f"{key} of {first.name} and {part.name} differ",
                 "pass --action-low/--action-high for all parts",
             )
+    for key in ("observation_parts", "action_parts"):
+        ours, theirs = getattr(first, key), getattr(part, key)
+        if ours is not None and theirs is not None and ours != theirs:
+            what = f"{key} are {shown_parts(ours)} in {first.name} but {shown_parts(theirs)} in {part.name}"
+            raise fault(where, what, "join data with the same columns in the same order")
     for key in ("env", "score_range", "time_limit"):
         ours, theirs = getattr(first, key), getattr(part, key)
         if ours is not None and theirs is not None and ours != theirs:

@@ -118,6 +118,9 @@ def metadata(policy: LoadedPolicy, program: FileProgram) -> dict[str, str]:
         "update": origin.step,
         "memory": json.dumps({name: _row(program.inputs[name]) for name in program.memory}),
     }
+    for name, parts in (("observations", origin.observation_parts), ("actions", origin.action_parts)):
+        if parts is not None:  # the name and size of each part, in the order of the vector
+            facts[name] = json.dumps(parts)
     if search is not None:
         adaptation = search.adaptation
         facts |= {

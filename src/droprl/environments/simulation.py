@@ -14,6 +14,7 @@ import gymnasium
 import mujoco
 
 from droprl.environments.ids import check_id
+from droprl.environments.vectors import as_vector
 from droprl.errors import DropError
 
 ROBOTICS = ("Adroit", "AntMaze", "PointMaze", "Fetch", "Hand", "FrankaKitchen")
@@ -41,7 +42,7 @@ def make_env(env_id: str, time_limit: int | None = None, **options: Any) -> gymn
                 import gymnasium_robotics
 
                 gymnasium.register_envs(gymnasium_robotics)
-            return gymnasium.make(env_id, max_episode_steps=time_limit, **options)
+            return as_vector(gymnasium.make(env_id, max_episode_steps=time_limit, **options))
         except ImportError as error:
             remedy = "pip install 'droprl[robotics]'" if _is_robotics(env_id) else f"install {error.name}"
             raise DropError(f"{env_id}: needs {error.name}, which is not installed: {remedy}") from error

@@ -15,6 +15,7 @@ from droprl.compiler import on_accelerator
 from droprl.data.dataset import normalized_scores
 from droprl.data.tasks import find_task, limit_of_data
 from droprl.environments.ids import given_by_user
+from droprl.environments.vectors import as_vector
 from droprl.errors import DropError, SettingError
 from droprl.evaluation.statistics import bootstrap_interval, iqm
 from droprl.files.locks import locked
@@ -219,7 +220,7 @@ def task_of(origin: Origin, env: str | EnvMaker | None) -> tuple[EnvMaker, str]:
         raise DropError(f"{origin.dataset}: no task is known for this data: give its Gymnasium id with --env")
     if isinstance(chosen, str):
         return env_maker(chosen, limit_of_data(origin.time_limit, origin.env, chosen)), chosen
-    return chosen, getattr(chosen, "__name__", "custom")
+    return lambda: as_vector(chosen()), getattr(chosen, "__name__", "custom")
 
 
 def _policies(

@@ -11,6 +11,7 @@ from droprl.algorithms import Algorithm
 from droprl.algorithms.saved import algorithm_from_dict, algorithm_to_dict
 from droprl.data.dataset import Dataset
 from droprl.data.tasks import known_time_limit
+from droprl.environments.vectors import Parts
 from droprl.errors import DropError, SettingError, require
 from droprl.files.seals import RESTORE
 from droprl.files.settings import checked_value, from_dict, shown
@@ -30,6 +31,9 @@ class DataConfig:
     env: str | None
     score_range: tuple[float, float] | None
     time_limit: int | None = None
+    observation_parts: Parts | None = None
+    """The name and size of each part of an observation, in their order, if the data names them."""
+    action_parts: Parts | None = None
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,8 @@ def data_config(dataset: Dataset, source: str) -> DataConfig:
         env=dataset.env,
         score_range=dataset.score_range,
         time_limit=dataset.time_limit,
+        observation_parts=dataset.observation_parts,
+        action_parts=dataset.action_parts,
     )
 
 

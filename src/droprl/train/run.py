@@ -35,6 +35,8 @@ from droprl.train.loop import init_seed
 from droprl.version import __version__
 
 JOINING = ".joining"  # a folder that is there while more seeds are added, see `extending`
+# The same data may have moved. Nothing is learned from the others, and older runs do not have them.
+NOT_LEARNED = ("source", "time_limit", "observation_parts", "action_parts")
 MEND = "run the same `drop train` command again to make it again, or restore the file"
 
 
@@ -203,8 +205,8 @@ def read_config(path: Path) -> RunConfig:
 
 def identity_of(run: Any) -> dict[str, str]:
     """What a checkpoint holds of its run: the digests of the config and of the data. The same data may have moved, and
-    nothing is learned from its time limit."""
-    data = {name: value for name, value in run["data"].items() if name not in ("source", "time_limit")}
+    nothing is learned from the other facts that are left out here."""
+    data = {name: value for name, value in run["data"].items() if name not in NOT_LEARNED}
     config = json.dumps(run | {"data": data}, sort_keys=True)
     return {"config": digest(config.encode()), "data": run["data"]["fingerprint"]}
 
@@ -230,8 +232,8 @@ def open_run(path: Path, config: RunConfig, prepared: Prepared, returns: np.ndar
         run = Run(path)
         found = _as_saved(run.config)
         for content in (wanted, found):
-            content["data"].pop("source")  # the same data may have moved
-            content["data"].pop("time_limit")  # nothing is learned from it, and older runs do not have it
+            for name in NOT_LEARNED:
+                content["data"].pop(name)
         odd = differences(found, wanted)
         names = {line.split(" ")[0] for line in odd}
         if "data.fingerprint" in names and names <= {"data.fingerprint", "data.n_steps", "data.n_episodes"}:
