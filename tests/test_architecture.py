@@ -34,6 +34,7 @@ WAY = (
     "loaded",
     "rollout",
     "evaluation",
+    "judging",
     "finetuning",
     "select",
     "report",

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from droprl.evaluation import evaluate as evaluate
     from droprl.finetuning import FineTuning as FineTuning
     from droprl.finetuning import finetune as finetune
+    from droprl.judging import Judgement as Judgement
+    from droprl.judging import judge as judge
     from droprl.loaded import load_policy as load_policy
     from droprl.train import Run as Run
     from droprl.train import fit as fit
@@ -38,6 +40,8 @@ _HOME = {
     "evaluate": "evaluation",
     "FineTuning": "finetuning",
     "finetune": "finetuning",
+    "Judgement": "judging",
+    "judge": "judging",
     "load_policy": "loaded",
     "Run": "train",
     "fit": "train",

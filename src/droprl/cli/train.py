@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import shlex
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
@@ -71,7 +72,21 @@ def train(words: list[str]) -> None:
         source=options.source,
     )
     done = "was finished already" if already else "is trained"
-    say(f"{run.path} {done} ({run.config.steps:,} updates); play it with: drop evaluate {run.path}")
+    say(f"{run.path} {done} ({run.config.steps:,} updates); {next_command(run, options.source, options.reading)}")
+
+
+def next_command(run: Run, source: str, reading: SourceOptions) -> str:
+    """What to do with the run: play it, or judge it if no task is known that could be played."""
+    folder = shlex.quote(str(run.path))
+    if run.config.data.env is not None:
+        return f"play it with: drop evaluate {folder}"
+    words = ["drop", "judge", str(run.path), source]
+    for option in fields(reading):  # what the data needs to be read
+        value = getattr(reading, option.name)
+        if value not in (None, False):
+            words += [f"--{option.name.replace('_', '-')}"]
+            words += [] if value is True else map(str, value if isinstance(value, list | tuple) else [value])
+    return f"no task is known that could play it; judge it by the data with: {shlex.join(words)}"
 
 
 def _choice(words: list[str], option: str, default: str, choices: list[str]) -> str:

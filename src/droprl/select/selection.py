@@ -1,12 +1,12 @@
 """`select` trains one run for each N, and chooses one of them and a number of ascent steps K.
 
 With a budget of episodes it does as the paper: the fitting loss keeps the four best N, and the episodes choose among
-these. Without a budget nothing is played: fitted Q evaluation chooses from the data alone.
+these. Without a budget nothing is played: the choice is made as `droprl.judge` judges, from the data alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -19,9 +19,9 @@ from droprl.evaluation import evaluate
 from droprl.files.seals import read_sealed, sealed
 from droprl.files.settings import from_dict
 from droprl.files.storage import write_bytes
+from droprl.judging import Estimate, Estimation, estimates
 from droprl.loaded import LoadedPolicy, policy_of_run
 from droprl.rollout import EnvMaker
-from droprl.select.fqe import FQE, estimate_returns
 from droprl.terminal import Screen
 from droprl.train import Run, fit
 
@@ -39,7 +39,8 @@ class Setting:
     run: str
     fitting_loss: float  # the cloning loss on the data after training, the mean over seeds
     kept: bool  # whether N is one of the `KEPT` with the lowest fitting loss
-    estimate: float | None = None  # by fitted Q evaluation: the discounted return
+    estimate: float | None = None  # from the data alone: the discounted return
+    interval: tuple[float, float] | None = None  # 90 %, of the estimate: it shows how far the ensemble disagrees
     played: tuple[float, ...] = ()  # the returns of the episodes that were played with it
 
 
@@ -66,7 +67,7 @@ def select(
     budget: int = 0,
     steps: int = 20_000,
     seeds: int = 1,
-    fqe: FQE | None = None,
+    judging: Estimation | None = None,
     source: str | None = None,
     env: str | EnvMaker | None = None,
     progress: bool = True,
@@ -106,8 +107,8 @@ def select(
         candidates = [_played(c, episodes, env, progress) if c.kept else c for c in candidates]
         worth = [float(np.mean(c.played)) if c.played else -np.inf for c in candidates]
     else:
-        with console.status(f"fitted Q evaluation of {len(candidates)} candidates …"):
-            candidates = _estimated(candidates, dataset, fqe or FQE())
+        with console.status(f"judging {len(candidates)} candidates by the data …") as status:
+            candidates = _estimated(candidates, dataset, judging or Estimation(), status.update)
         worth = [c.estimate if c.estimate is not None else -np.inf for c in candidates]
     selection = Selection(tuple(candidates), int(np.argmax(worth)), sum(len(c.played) for c in candidates))
     write_bytes(Path(out) / "selection.json", sealed(asdict(selection)))
@@ -144,12 +145,23 @@ def _fitting_loss(run: Run) -> float:
     return float(np.mean(logged[-1]))
 
 
-def _estimated(candidates: Sequence[Setting], dataset: Dataset, config: FQE) -> list[Setting]:
+def _estimated(
+    candidates: Sequence[Setting], dataset: Dataset, config: Estimation, say: Callable[[str], None]
+) -> list[Setting]:
     """The candidates with their estimates, each the mean over its seeds."""
     policies = [_policies(c) for c in candidates]
-    estimates = iter(estimate_returns([policy for seeds in policies for policy in seeds], dataset, config))
-    means = [float(np.mean([next(estimates) for _ in seeds])) for seeds in policies]
-    return [replace(c, estimate=mean) for c, mean in zip(candidates, means, strict=True)]
+    total = sum(map(len, policies))
+    every = [policy for seeds in policies for policy in seeds]
+    found = iter(
+        estimates(every, dataset, config, done=lambda n: say(f"judging by the data: {n} of {total} policies …"))
+    )
+    return [_with_estimate(c, [next(found) for _ in seeds]) for c, seeds in zip(candidates, policies, strict=True)]
+
+
+def _with_estimate(candidate: Setting, found: Sequence[Estimate]) -> Setting:
+    """Seeds are judged by the same data, so their errors go together: the interval is the mean of theirs."""
+    low, high = np.mean([e.interval for e in found], axis=0)
+    return replace(candidate, estimate=float(np.mean([e.value for e in found])), interval=(float(low), float(high)))
 
 
 def _policies(candidate: Setting) -> list[LoadedPolicy]:
