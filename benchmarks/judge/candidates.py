@@ -46,17 +46,14 @@ class Set:
 
 SETS = (
     Set("umaze", "maze2d-umaze", "choose"),
-    Set("medium", "maze2d-medium", "confirm", 48_000),
     Set("large", "maze2d-large", "choose", 64_000),
-    Set("umaze-30-walks", "maze2d-umaze", "confirm", 9_000, seed=1),
     Set("gates", "maze2d-gates", "choose", 20_000),
-    Set("gates-lucky", "maze2d-gates-luck80-junctions2", "confirm", 20_000, seed=1),
     Set("hopper-medium-replay", "hopper-medium-replay.hdf5", "choose", episodes=20),
+    Set("medium", "maze2d-medium", "confirm", 48_000),
+    Set("umaze-30-walks", "maze2d-umaze", "confirm", 9_000, seed=1),
+    Set("gates-lucky", "maze2d-gates-luck80-junctions2", "confirm", 20_000, seed=1),
     Set("hopper-mixture", "hopper-mixture.hdf5", "confirm", episodes=20),
-    Set("walker2d-mixture", "walker2d-mixture.hdf5", "choose", episodes=20),
-    Set("walker2d-medium-replay", "walker2d-medium-replay.hdf5", "confirm", episodes=20),
-    Set("halfcheetah-mixture", "halfcheetah-mixture.hdf5", "choose", episodes=20),
-    Set("halfcheetah-medium-replay", "halfcheetah-medium-replay.hdf5", "confirm", episodes=20),
+    Set("walker2d-mixture", "walker2d-mixture.hdf5", "confirm", episodes=20),
 )
 WIDTH, BATCH = 64, 256
 

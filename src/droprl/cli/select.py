@@ -65,10 +65,22 @@ def select(words: list[str]) -> None:
 
 
 def selection_table(selection: Selection) -> Table:
-    """`estimate` is the discounted return as `drop judge` estimates it, with its 90 % interval; `played` is the mean
-    return of the episodes."""
+    """`estimate` is the discounted return as `drop judge` estimates it, with its 90 % interval, and the share of its
+    steps that are like the log's; `played` is the mean return of the episodes."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for heading in ("", "N", "M", "K", "fitting loss", "kept", "estimate", "90 %", "played", "episodes"):
+    for heading in (
+        "",
+        "N",
+        "M",
+        "K",
+        "fitting loss",
+        "kept",
+        "estimate",
+        "90 %",
+        "like the log",
+        "played",
+        "episodes",
+    ):
         table.add_column(heading, justify="right", no_wrap=True)
     for i, c in enumerate(selection.candidates):
         table.add_row(
@@ -80,6 +92,7 @@ def selection_table(selection: Selection) -> Table:
             "yes" if c.kept else "no",
             "–" if c.estimate is None else f"{c.estimate:.4g}",
             "–" if c.interval is None else f"{c.interval[0]:.4g} … {c.interval[1]:.4g}",
+            "–" if c.supported is None else f"{c.supported:.0%}",
             f"{np.mean(c.played):.1f}" if c.played else "–",
             str(len(c.played)) if c.played else "–",
         )

@@ -1,9 +1,9 @@
 """Walks through the log: what a policy would earn if, wherever it goes, the world does what it did to the log nearby.
 
 A walk starts in an initial state of the data. At each step the policy acts, and every step of the log gets a weight by
-how near its state and action are: a kernel. (The actions of a deterministic policy have no density, so there is no ratio
-of densities to weight by.) The weighted mean of the logged rewards is earned. The weighted mean of the logged changes of
-the state, after a linear model of them, moves the walk on. Where the log ended in a terminal, the walk ends.
+how near its state and action are: a kernel. (The actions of a deterministic policy have no density, so there is no
+ratio of densities to weight by.) The weighted mean of the logged rewards is earned. The weighted mean of the logged
+changes of the state, after a linear model of them, moves the walk on. Where the log ended in a terminal, the walk ends.
 
 All in all, each step of the log gets one weight w ≥ 0, and the estimate is Σ w r. It cannot leave what the rewards and
 γ allow. The policy may remember: nothing here needs actions that depend on the state only.

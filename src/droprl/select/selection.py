@@ -19,7 +19,7 @@ from droprl.evaluation import evaluate
 from droprl.files.seals import read_sealed, sealed
 from droprl.files.settings import from_dict
 from droprl.files.storage import write_bytes
-from droprl.judging import Estimate, Estimation, estimates
+from droprl.judging import Estimate, Estimation, choose, estimates
 from droprl.loaded import LoadedPolicy, policy_of_run
 from droprl.rollout import EnvMaker
 from droprl.terminal import Screen
@@ -41,6 +41,7 @@ class Setting:
     kept: bool  # whether N is one of the `KEPT` with the lowest fitting loss
     estimate: float | None = None  # from the data alone: the discounted return
     interval: tuple[float, float] | None = None  # 90 %, of the estimate: it shows how far the ensemble disagrees
+    supported: float | None = None  # the share of the steps that it would take which are like steps of the log
     played: tuple[float, ...] = ()  # the returns of the episodes that were played with it
 
 
@@ -105,12 +106,11 @@ def select(
     if budget:
         episodes = budget // sum(c.kept for c in candidates)
         candidates = [_played(c, episodes, env, progress) if c.kept else c for c in candidates]
-        worth = [float(np.mean(c.played)) if c.played else -np.inf for c in candidates]
+        chosen = int(np.argmax([float(np.mean(c.played)) if c.played else -np.inf for c in candidates]))
     else:
         with console.status(f"judging {len(candidates)} candidates by the data …") as status:
-            candidates = _estimated(candidates, dataset, judging or Estimation(), status.update)
-        worth = [c.estimate if c.estimate is not None else -np.inf for c in candidates]
-    selection = Selection(tuple(candidates), int(np.argmax(worth)), sum(len(c.played) for c in candidates))
+            candidates, chosen = _estimated(candidates, dataset, judging or Estimation(), status.update)
+    selection = Selection(tuple(candidates), chosen, sum(len(c.played) for c in candidates))
     write_bytes(Path(out) / "selection.json", sealed(asdict(selection)))
     return selection
 
@@ -147,21 +147,26 @@ def _fitting_loss(run: Run) -> float:
 
 def _estimated(
     candidates: Sequence[Setting], dataset: Dataset, config: Estimation, say: Callable[[str], None]
-) -> list[Setting]:
-    """The candidates with their estimates, each the mean over its seeds."""
+) -> tuple[list[Setting], int]:
+    """The candidates with their estimates, each the mean over its seeds, and the place of the chosen one."""
     policies = [_policies(c) for c in candidates]
-    total = sum(map(len, policies))
     every = [policy for seeds in policies for policy in seeds]
-    found = iter(
-        estimates(every, dataset, config, done=lambda n: say(f"judging by the data: {n} of {total} policies …"))
+    found = estimates(
+        every, dataset, config, done=lambda n: say(f"judging by the data: {n} of {len(every)} policies …")
     )
-    return [_with_estimate(c, [next(found) for _ in seeds]) for c, seeds in zip(candidates, policies, strict=True)]
+    left = iter(found)
+    means = [_mean([next(left) for _ in seeds]) for seeds in policies]
+    rows = [
+        replace(c, estimate=e.value, interval=e.interval, supported=e.near_pairs)
+        for c, e in zip(candidates, means, strict=True)
+    ]
+    return rows, choose(means)
 
 
-def _with_estimate(candidate: Setting, found: Sequence[Estimate]) -> Setting:
-    """Seeds are judged by the same data, so their errors go together: the interval is the mean of theirs."""
-    low, high = np.mean([e.interval for e in found], axis=0)
-    return replace(candidate, estimate=float(np.mean([e.value for e in found])), interval=(float(low), float(high)))
+def _mean(found: Sequence[Estimate]) -> Estimate:
+    """Of the seeds of one candidate. They are judged by the same data, so their errors go together."""
+    names = ("value", "sampling", "disagreement", "near_pairs", "near_states")
+    return replace(found[0], **{name: float(np.mean([getattr(e, name) for e in found])) for name in names})
 
 
 def _policies(candidate: Setting) -> list[LoadedPolicy]:
