@@ -1,7 +1,7 @@
 """How right `drop judge` is: `python benchmarks/judge/calibrate.py --data FOLDER`, after `candidates.py`.
 
-Every candidate of every set is judged from the data alone. RESULTS/judged/SET.json has what was found, and `beside_truth.py`
-puts it beside the truth.
+Every candidate of every set is judged from the data alone. RESULTS/judged/SET.json has what was found, and
+`beside_truth.py` puts it beside the truth.
 """
 
 from __future__ import annotations

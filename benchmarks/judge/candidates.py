@@ -47,9 +47,9 @@ class Set:
 SETS = (
     Set("umaze", "maze2d-umaze", "choose"),
     Set("large", "maze2d-large", "choose", 64_000),
+    Set("medium", "maze2d-medium", "choose", 48_000),
     Set("gates", "maze2d-gates", "choose", 20_000),
     Set("hopper-medium-replay", "hopper-medium-replay.hdf5", "choose", episodes=20),
-    Set("medium", "maze2d-medium", "confirm", 48_000),
     Set("umaze-30-walks", "maze2d-umaze", "confirm", 9_000, seed=1),
     Set("gates-lucky", "maze2d-gates-luck80-junctions2", "confirm", 20_000, seed=1),
     Set("hopper-mixture", "hopper-mixture.hdf5", "confirm", episodes=20),

@@ -25,7 +25,7 @@ from droprl.train import Run
 
 pytest.importorskip("gymnasium_robotics")
 Captured = pytest.CaptureFixture[str]
-COMMANDS = ("demo", "data info", "data make", "train", "evaluate", "finetune", "report", "export")
+COMMANDS = ("demo", "data info", "data make", "train", "evaluate", "judge", "finetune", "report", "export")
 TINY_DROP = "--preset=small --width=8 --depths 1 1 1 1 1 --batch-size=32 --n-sub-tasks=4 --discount=0.99"
 TRAIN = [*TINY_DROP.split(), "--seeds=2", "--steps=12", "--checkpoint-every=2", "--log-every=2"]
 PLAY = ["--episodes=2", "--ascent-steps=2"]

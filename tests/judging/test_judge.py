@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.training import TINY_BC, drop, learnable_dataset, refusal, save_npz
+from helpers.training import TINY_BC, drop, learnable_dataset, refusal, save_npz, tiny
 from helpers.walks import GAMMA, loaded, walk
 
 import droprl
@@ -138,6 +138,18 @@ def test_training_on_data_that_no_simulator_plays_ends_with_the_command_that_wor
     shown = capsys.readouterr().out
     assert "what the rewards and γ allow" in shown
     assert "Verdict: " in shown
+
+
+@pytest.mark.parametrize("name", ["drop", "drop-cvae", "ddrop", "dt"])
+def test_policies_of_every_kind_can_be_judged(tmp_path: Path, name: str) -> None:
+    """One that searches, one whose z comes from a latent, many networks, and one that remembers."""
+    dataset = learnable_dataset()
+    run = droprl.fit(dataset, tiny(name), out=tmp_path / name, steps=2, progress=False)
+    quick = Estimation(members=2, transitions=60, starts=4, features=20)
+    found = droprl.judge(run, dataset, config=quick)
+    assert (found.estimate.fqe is None) == (found.agreement is None) == (name == "dt")
+    assert found.estimate.near_z is None or 0.0 <= found.estimate.near_z <= 1.0
+    assert (found.estimate.near_z is not None) == (name in ("drop", "drop-cvae"))
 
 
 def test_the_command_repeats_what_the_data_needs_to_be_read(mine: tuple[Path, Path, str]) -> None:

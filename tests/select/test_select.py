@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,19 @@ def test_without_a_budget_nothing_is_played_and_the_same_command_trains_nothing_
     files = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*.safetensors")}
     assert select(dataset, TINY, out=tmp_path, env=never, judging=quick, **SEARCH) == first
     assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*.safetensors")} == files
+
+
+def test_no_estimate_leaves_what_the_rewards_and_the_discount_allow(tmp_path: Path) -> None:
+    """Every reward is negative and episodes end, so no return is above the best single reward."""
+    dataset = walk("terminal", n_episodes=30)
+    negative = replace(dataset, rewards=dataset.rewards - dataset.rewards.max() - np.float32(0.5))
+    quick = Estimation(members=2, transitions=60, starts=4, features=100, ridge=1e-8, discount=0.9)
+    found = select(negative, TINY, out=tmp_path, env=never, judging=quick, **SEARCH | {"n_sub_tasks": (2, 3)})
+    for candidate in found.candidates:
+        assert candidate.interval is not None
+        assert candidate.estimate is not None
+        assert max(candidate.estimate, *candidate.interval) <= -0.5 + 1e-6
+    assert load_selection(tmp_path) == found
 
 
 @pytest.mark.parametrize(

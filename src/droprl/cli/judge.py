@@ -66,6 +66,9 @@ def judge(words: list[str]) -> None:
     console.print(f"Verdict: {found.verdict}: {found.meaning}.", soft_wrap=True)
     for reason in found.reasons:
         console.print(f"  - {reason}", soft_wrap=True)
+    console.print(
+        "On data with a known truth fewer than 90 % of such intervals held: see docs/judge.md.", soft_wrap=True
+    )
 
 
 def judgement_table(found: Judgement) -> Table:
@@ -73,7 +76,7 @@ def judgement_table(found: Judgement) -> Table:
     table = Table(
         title=f"{found.policy}, judged by {found.dataset}", title_justify="left", box=SIMPLE_HEAD, pad_edge=False
     )
-    for heading in (f"discounted return (γ {found.discount:g})", "estimate", "90 %"):
+    for heading in (f"discounted return (γ {found.discount:g})", "estimate", "nominal 90 %"):
         table.add_column(heading, justify="left" if heading.startswith("disc") else "right", no_wrap=True)
     table.add_row("the log itself", _number(found.logged[0]), _range(found.logged[1]))
     table.add_row("the policy, by walks through the log", _number(estimate.value), _range(estimate.interval))

@@ -76,7 +76,7 @@ def selection_table(selection: Selection) -> Table:
         "fitting loss",
         "kept",
         "estimate",
-        "90 %",
+        "nominal 90 %",
         "like the log",
         "played",
         "episodes",

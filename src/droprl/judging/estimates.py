@@ -29,12 +29,12 @@ from droprl.loaded import LoadedPolicy
 LEFT_OUT = 0.1  # γ to the power of the steps of a walk: what comes after them is taken to be like its end
 RESAMPLES = 500
 NORMAL_90 = 1.645
-LESS_SUPPORTED = 0.1  # chosen on half of the sets of `benchmarks/judge`
+LESS_SUPPORTED = 0.1  # chosen on five of the nine sets of `benchmarks/judge`
 
 
 @dataclass(frozen=True)
 class Estimation:
-    """How a policy is judged. The defaults were chosen on half of the sets of `benchmarks/judge`."""
+    """How a policy is judged. The defaults were chosen on five of the nine sets of `benchmarks/judge`."""
 
     discount: float = 0.99
     """γ of the estimated return. It need not be the γ of the policy's training."""
@@ -57,7 +57,8 @@ class Estimation:
     for more."""
 
     def __post_init__(self) -> None:
-        require(self, "above 0 and at most 1", "discount")
+        require(self, "above 0", "discount")
+        require(self, "at least 0 and less than 1", "discount")  # at 1 no return has bounds
         require(self, "at least 1", "transitions", "starts", "features", "rounds")
         require(self, "from 1 to 100", "members")
         require(self, "above 0", "bandwidth", "ridge", "widening")
@@ -81,7 +82,7 @@ class Second:
         return cls(float(found.mean()), float(np.hypot(spread, sampling())))
 
     def interval(self, bounds: Bounds) -> tuple[float, float]:
-        """90 %, if it is off by chance only."""
+        """Nominally 90 %: it would be, if the estimate were off by chance only."""
         half = NORMAL_90 * self.error
         return max(self.value - half, bounds.low), min(self.value + half, bounds.high)
 
@@ -122,7 +123,7 @@ class Estimate:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """90 %. It cannot leave what the rewards and γ allow."""
+        """Nominally 90 %: docs/judge.md says how often it held. It cannot leave what the rewards and γ allow."""
         half = self.widening * self.error
         return max(self.value - half, self.bounds.low), min(self.value + half, self.bounds.high)
 

@@ -150,7 +150,7 @@ class Log:
         if ended.all():
             return earned
         position = np.arange(data.n_steps) - self.starts[self.trajectory]
-        late = (2 * position >= data.lengths[self.trajectory]) & ~ended[self.trajectory]
+        late = (2 * position + 1 >= data.lengths[self.trajectory]) & ~ended[self.trajectory]
         rate = float(np.mean(data.rewards[late], dtype=np.float64))
         return earned + np.where(ended, 0.0, self.discount ** data.lengths.astype(float)) * rate / (1.0 - self.discount)
 
