@@ -121,7 +121,7 @@ def main() -> None:
             for name, policy in policies(dataset, options.runs / one.name, options.steps)
         }
         seconds = time.process_time() - began
-        write_json(where, {"set": one.name, "purpose": one.purpose, "cpu_seconds": seconds, "candidates": found})
+        write_json(where, {"set": one.name, "cpu_seconds": seconds, "candidates": found})
         means = ", ".join(f"{name} {np.mean(t['scores']):.0f}" for name, t in found.items())
         print(f"{one.name}: {seconds:.0f} s of CPU; {means}", flush=True)
 
