@@ -61,8 +61,8 @@ class Found:
         """Three correlations, five regrets, and the share of intervals that hold."""
         lower = int(np.argmax([e.interval[0] for e in self.estimates]))
         highest = int(np.argmax([e.value for e in self.estimates]))
-        seconds = (self.correlation(lambda e: e.fqe.value if e.fqe else np.nan),)
-        seconds += (self.correlation(lambda e: e.doubly_robust.value if e.doubly_robust else np.nan),)
+        seconds = [self.correlation(lambda e: e.fqe.value if e.fqe else np.nan)]
+        seconds += [self.correlation(lambda e: e.doubly_robust.value if e.doubly_robust else np.nan)]
         regrets = [self.regret(place) for place in (choose(self.estimates), highest, lower)]
         regrets += [float(self.scores.max() - self.scores.mean()), self.regret(self.names.index(LAST))]
         return [self.correlation(lambda e: e.value), *seconds, *regrets, float(self.held.mean())]

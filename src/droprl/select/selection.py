@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -166,7 +167,8 @@ def _estimated(
 def _mean(found: Sequence[Estimate]) -> Estimate:
     """Of the seeds of one candidate. They are judged by the same data, so their errors go together."""
     names = ("value", "sampling", "disagreement", "near_pairs", "near_states")
-    return replace(found[0], **{name: float(np.mean([getattr(e, name) for e in found])) for name in names})
+    means: dict[str, Any] = {name: float(np.mean([getattr(e, name) for e in found])) for name in names}
+    return replace(found[0], **means)
 
 
 def _policies(candidate: Setting) -> list[LoadedPolicy]:
