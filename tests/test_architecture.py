@@ -37,6 +37,7 @@ WAY = (
     "rollout",
     "video",
     "evaluation",
+    "judging",
     "finetuning",
     "select",
     "report",

@@ -77,7 +77,7 @@ def judgements(found: dict[str, Any]) -> list[tuple[str, np.ndarray, int]]:
     played = np.array([np.mean(c["played"]) if c["played"] else np.nan for c in by_episodes["candidates"]])
     default = np.array([float((c["n_sub_tasks"], c["ascent_steps"]) == (10, 10)) for c in by_data["candidates"]])
     return [
-        ("fitted Q evaluation", estimates, 0),
+        ("the data alone", estimates, 0),
         ("fitting loss alone", losses, 0),
         ("the default, N 10 and K 10", np.where(default > 0, 1.0, np.nan), 0),
         ("fitting loss, then episodes", played, by_episodes["episodes"]),

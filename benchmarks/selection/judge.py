@@ -1,7 +1,7 @@
 """Can N and K be chosen without playing? `python benchmarks/selection/judge.py TASK … --data FOLDER`.
 
-For every task DROP is trained once for each N. `droprl.select` judges all candidates in its two ways: by fitted Q
-evaluation, without episodes, and by the fitting loss and a budget of episodes, as in the paper. Then every candidate
+For every task DROP is trained once for each N. `droprl.select` judges all candidates in its two ways: from the
+data alone, and by the fitting loss and a budget of episodes, as in the paper. Then every candidate
 plays many more episodes with other seeds; their mean is its true score. OUT/TASK.json has all results, and `compare.py`
 says how right the two ways were.
 """
@@ -17,13 +17,12 @@ from droprl.algorithms import DROP
 from droprl.bench.task_data import find_task_data
 from droprl.evaluation import evaluate
 from droprl.files.storage import write_json
-from droprl.select import FQE, select
+from droprl.select import select
 
 N_SUB_TASKS = (5, 10, 20, 50, 100)
 ASCENT_STEPS = (0, 10)
 BUDGET = 40  # episodes in total, for the way of the paper
 TRUE_EPISODES = 20  # for each seed
-QUICK = FQE(steps=5_000, batch_size=256, transitions=10_000)  # smaller than the default, for a CPU
 
 
 def main() -> None:
@@ -47,7 +46,6 @@ def main() -> None:
             out=options.runs / task,
             n_sub_tasks=N_SUB_TASKS,
             ascent_steps=ASCENT_STEPS,
-            fqe=QUICK,
             steps=options.steps,
             seeds=options.seeds,
         )

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from droprl.evaluation import evaluate as evaluate
     from droprl.finetuning import FineTuning as FineTuning
     from droprl.finetuning import finetune as finetune
+    from droprl.judging import Judgement as Judgement
+    from droprl.judging import judge as judge
     from droprl.loaded import load_policy as load_policy
     from droprl.train import Run as Run
     from droprl.train import extend as extend
@@ -43,6 +45,8 @@ _HOME = {
     "evaluate": "evaluation",
     "FineTuning": "finetuning",
     "finetune": "finetuning",
+    "Judgement": "judging",
+    "judge": "judging",
     "load_policy": "loaded",
     "Run": "train",
     "extend": "train",

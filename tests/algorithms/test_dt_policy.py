@@ -26,10 +26,11 @@ from helpers.training import refusal, tiny
 from droprl import load_policy
 from droprl.algorithms.dt import DT, Context, TransformerPolicy
 from droprl.data import from_arrays
+from droprl.judging.asking import chosen_actions
+from droprl.judging.log import Log
 from droprl.loaded import LoadedPolicy, Origin
 from droprl.policies import HearsRewards, tell_rewards
 from droprl.rollout import play_episode, rollout, rollouts
-from droprl.select.fqe import estimate_returns
 from droprl.train import fit
 
 
@@ -171,7 +172,7 @@ def test_acting_without_a_reward_keeps_the_return_to_go() -> None:
 
 
 def test_its_value_cannot_be_estimated_from_single_states() -> None:
-    assert "dt: its actions depend on the past" in refusal(estimate_returns, [loaded()], dataset())
+    assert "dt: its actions depend on the past" in refusal(chosen_actions, loaded(), Log(dataset(), 0.9), np.arange(2))
 
 
 class Sides(Paying):

@@ -33,6 +33,7 @@ COMMANDS = (
     "data make",
     "train",
     "evaluate",
+    "judge",
     "finetune",
     "report",
     "export",

@@ -56,7 +56,7 @@ def budget_curve(
 
     `episodes` holds the recorded scores of every candidate, the preferred plays first. Each training seed chooses among
     its own candidates. A budget of 0 chooses by a rule: the last checkpoint under the first play or, if `estimates` are
-    given (for example by droprl.select's fitted Q evaluation), the highest estimate. With a larger budget the
+    given (for example by droprl.judge), the highest estimate. With a larger budget the
     candidates play in turn, one episode each, in the same order of preference: later checkpoints first and plays as
     given, or higher estimates first. The highest mean over the episodes spent is chosen; among equals, the preferred
     one. A candidate that has not played is never chosen. So a budget of one chooses as a budget of 0 does.

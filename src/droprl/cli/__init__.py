@@ -24,6 +24,7 @@ HELP = f"""drop {__version__}: offline reinforcement learning that keeps optimis
   drop train SOURCE         train an algorithm; the same command resumes
   drop evaluate RUN         play a trained run or a saved policy in its task
   drop play RUN             play one episode and write a video of it
+  drop judge RUN DATA       judge a run or a saved policy from data alone, where no simulator can play it
   drop finetune RUN         improve a run in its task with a budget of steps: choose a checkpoint, K, or train on
   drop select SOURCE        choose N and K, from the data alone or with a budget of episodes
   drop bench SUITE          run tasks × methods × ways to play, and draw the figure; `drop bench list` shows the suites
@@ -171,6 +172,12 @@ def _bench(words: list[str]) -> None:
     bench(words)
 
 
+def _judge(words: list[str]) -> None:
+    from droprl.cli.judge import judge
+
+    judge(words)
+
+
 def _finetune(words: list[str]) -> None:
     from droprl.cli.finetune import finetune
 
@@ -217,6 +224,7 @@ _COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "train": _train,
     "evaluate": _evaluate,
     "play": _play,
+    "judge": _judge,
     "finetune": _finetune,
     "select": _select,
     "bench": _bench,

@@ -32,8 +32,8 @@ class SelectOptions:
     ascent_steps: tuple[int, ...] = (5,)
     """The K to choose from. A K needs no training of its own."""
     budget: int = 0
-    """How many episodes may be played in total. With 0, fitted Q evaluation chooses. Otherwise the paper's way: the
-    fitting loss keeps the four best N, and the episodes choose among these."""
+    """How many episodes may be played in total. With 0, the data alone chooses, as drop judge judges. Otherwise the
+    paper's way: the fitting loss keeps the four best N, and the episodes choose among these."""
     preset: Literal["paper", "small"] = "paper"
     """paper: the paper's sizes. small: for CPUs."""
     steps: int = 20_000
@@ -70,9 +70,22 @@ def select(words: list[str]) -> None:
 
 
 def selection_table(selection: Selection) -> Table:
-    """`estimate` is the discounted return by fitted Q evaluation, `played` the mean return of the episodes."""
+    """`estimate` is the discounted return as `drop judge` estimates it, with its 90 % interval, and the share of its
+    steps that are like the log's; `played` is the mean return of the episodes."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for heading in ("", "N", "M", "K", "fitting loss", "kept", "estimate", "played", "episodes"):
+    for heading in (
+        "",
+        "N",
+        "M",
+        "K",
+        "fitting loss",
+        "kept",
+        "estimate",
+        "nominal 90 %",
+        "like the log",
+        "played",
+        "episodes",
+    ):
         table.add_column(heading, justify="right", no_wrap=True)
     for i, c in enumerate(selection.candidates):
         table.add_row(
@@ -82,7 +95,9 @@ def selection_table(selection: Selection) -> Table:
             str(c.ascent_steps),
             f"{c.fitting_loss:.4f}",
             "yes" if c.kept else "no",
-            "–" if c.estimate is None else f"{c.estimate:.2f}",
+            "–" if c.estimate is None else f"{c.estimate:.4g}",
+            "–" if c.interval is None else f"{c.interval[0]:.4g} … {c.interval[1]:.4g}",
+            "–" if c.supported is None else f"{c.supported:.0%}",
             f"{np.mean(c.played):.1f}" if c.played else "–",
             str(len(c.played)) if c.played else "–",
         )

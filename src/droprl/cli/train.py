@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
@@ -113,7 +114,7 @@ def train(words: list[str]) -> None:
         tensorboard=options.tensorboard,
         wandb=options.wandb,
     )
-    _say_what_is_there(run, already, options.json)
+    _say_what_is_there(run, already, options.json, options.source, options.reading)
 
 
 def names_run(words: Sequence[str]) -> bool:
@@ -136,10 +137,10 @@ def _go_on(options: GoOn) -> None:
         tensorboard=options.tensorboard,
         wandb=options.wandb,
     )
-    _say_what_is_there(run, already and run.config == before, options.json)
+    _say_what_is_there(run, already and run.config == before, options.json, source or "DATA", reading)
 
 
-def _say_what_is_there(run: Run, already: bool, as_json: bool) -> None:
+def _say_what_is_there(run: Run, already: bool, as_json: bool, source: str, reading: SourceOptions) -> None:
     config = run.config
     if as_json:
         print_json(
@@ -155,7 +156,21 @@ def _say_what_is_there(run: Run, already: bool, as_json: bool) -> None:
         )
         return
     done = "was finished already" if already else "is trained"
-    remark(f"{run.path} {done} ({config.steps:,} updates); play it with: drop evaluate {run.path}")
+    remark(f"{run.path} {done} ({config.steps:,} updates); {next_command(run, source, reading)}")
+
+
+def next_command(run: Run, source: str, reading: SourceOptions) -> str:
+    """What to do with the run: play it, or judge it if no task is known that could be played."""
+    folder = shlex.quote(str(run.path))
+    if run.config.data.env is not None:
+        return f"play it with: drop evaluate {folder}"
+    words = ["drop", "judge", str(run.path), source]
+    for option in fields(reading):  # what the data needs to be read
+        value = getattr(reading, option.name)
+        if value not in (None, False):
+            words += [f"--{option.name.replace('_', '-')}"]
+            words += [] if value is True else map(str, value if isinstance(value, list | tuple) else [value])
+    return f"no task is known that could play it; judge it by the data with: {shlex.join(words)}"
 
 
 def _choice(words: list[str], option: str, default: str, choices: list[str]) -> str:

@@ -1,14 +1,15 @@
 """`select` trains one run for each N, and chooses one of them and a number of ascent steps K.
 
 With a budget of episodes it does as the paper: the fitting loss keeps the four best N, and the episodes choose among
-these. Without a budget nothing is played: fitted Q evaluation chooses from the data alone.
+these. Without a budget nothing is played: the choice is made as `droprl.judge` judges, from the data alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,9 +20,9 @@ from droprl.evaluation import evaluate
 from droprl.files.seals import read_sealed, sealed
 from droprl.files.settings import from_dict
 from droprl.files.storage import write_bytes
+from droprl.judging import Estimate, Estimation, choose, estimates
 from droprl.loaded import LoadedPolicy, policy_of_run
 from droprl.rollout import EnvMaker
-from droprl.select.fqe import FQE, estimate_returns
 from droprl.terminal import Screen
 from droprl.train import Run, fit
 
@@ -39,7 +40,9 @@ class Setting:
     run: str
     fitting_loss: float  # the cloning loss on the data after training, the mean over seeds
     kept: bool  # whether N is one of the `KEPT` with the lowest fitting loss
-    estimate: float | None = None  # by fitted Q evaluation: the discounted return
+    estimate: float | None = None  # from the data alone: the discounted return
+    interval: tuple[float, float] | None = None  # 90 %, of the estimate: it shows how far the ensemble disagrees
+    supported: float | None = None  # the share of the steps that it would take which are like steps of the log
     played: tuple[float, ...] = ()  # the returns of the episodes that were played with it
 
 
@@ -66,7 +69,7 @@ def select(
     budget: int = 0,
     steps: int = 20_000,
     seeds: int = 1,
-    fqe: FQE | None = None,
+    judging: Estimation | None = None,
     source: str | None = None,
     env: str | EnvMaker | None = None,
     progress: bool = True,
@@ -104,12 +107,11 @@ def select(
     if budget:
         episodes = budget // sum(c.kept for c in candidates)
         candidates = [_played(c, episodes, env, progress) if c.kept else c for c in candidates]
-        worth = [float(np.mean(c.played)) if c.played else -np.inf for c in candidates]
+        chosen = int(np.argmax([float(np.mean(c.played)) if c.played else -np.inf for c in candidates]))
     else:
-        with console.status(f"fitted Q evaluation of {len(candidates)} candidates …"):
-            candidates = _estimated(candidates, dataset, fqe or FQE())
-        worth = [c.estimate if c.estimate is not None else -np.inf for c in candidates]
-    selection = Selection(tuple(candidates), int(np.argmax(worth)), sum(len(c.played) for c in candidates))
+        with console.status(f"judging {len(candidates)} candidates by the data …") as status:
+            candidates, chosen = _estimated(candidates, dataset, judging or Estimation(), status.update)
+    selection = Selection(tuple(candidates), chosen, sum(len(c.played) for c in candidates))
     write_bytes(Path(out) / "selection.json", sealed(asdict(selection)))
     return selection
 
@@ -144,12 +146,29 @@ def _fitting_loss(run: Run) -> float:
     return float(np.mean(logged[-1]))
 
 
-def _estimated(candidates: Sequence[Setting], dataset: Dataset, config: FQE) -> list[Setting]:
-    """The candidates with their estimates, each the mean over its seeds."""
+def _estimated(
+    candidates: Sequence[Setting], dataset: Dataset, config: Estimation, say: Callable[[str], None]
+) -> tuple[list[Setting], int]:
+    """The candidates with their estimates, each the mean over its seeds, and the place of the chosen one."""
     policies = [_policies(c) for c in candidates]
-    estimates = iter(estimate_returns([policy for seeds in policies for policy in seeds], dataset, config))
-    means = [float(np.mean([next(estimates) for _ in seeds])) for seeds in policies]
-    return [replace(c, estimate=mean) for c, mean in zip(candidates, means, strict=True)]
+    every = [policy for seeds in policies for policy in seeds]
+    found = estimates(
+        every, dataset, config, done=lambda n: say(f"judging by the data: {n} of {len(every)} policies …")
+    )
+    left = iter(found)
+    means = [_mean([next(left) for _ in seeds]) for seeds in policies]
+    rows = [
+        replace(c, estimate=e.value, interval=e.interval, supported=e.near_pairs)
+        for c, e in zip(candidates, means, strict=True)
+    ]
+    return rows, choose(means)
+
+
+def _mean(found: Sequence[Estimate]) -> Estimate:
+    """Of the seeds of one candidate. They are judged by the same data, so their errors go together."""
+    names = ("value", "sampling", "disagreement", "near_pairs", "near_states")
+    means: dict[str, Any] = {name: float(np.mean([getattr(e, name) for e in found])) for name in names}
+    return replace(found[0], **means)
 
 
 def _policies(candidate: Setting) -> list[LoadedPolicy]:
