@@ -124,7 +124,7 @@ def readers(place: Path, trained: Path, policy: Path, source: Path) -> Iterator[
         if found.fingerprint == dataset.fingerprint:
             return UNREAD
         settings = vars(opened.config) | {"out": run, "source": str(foreign), "progress": False}
-        return fit(found, **{name: value for name, value in settings.items() if name != "data"})
+        return fit(found, **{name: value for name, value in settings.items() if name not in ("data", "earlier_steps")})
 
     columns = place / "columns"
     map_dataset(own, columns)

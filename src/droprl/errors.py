@@ -72,7 +72,9 @@ _COMMANDS = _rules(
 # An option stands alone: a name such as a--b stays as it is.
 _OPTIONS = _rules(
     (r"(?<!\S)--goal X Y\b", "goal=(x, y)"),
-    (r"(?<!\S)--(level|rule|preset|env) (?=[\w.])([\w./:-]*\w)", r'\1="\2"'),
+    (r"(?<!\S)--(level|rule|preset|env|missing|reward-at|encoding) (?=[\w.])([\w./:-]*\w)", r'\1="\2"'),
+    (r"(?<!\S)--successes all\b", 'successes="all"'),
+    (r"(?<!\S)--decimal ,", 'decimal=","'),
     (r"(?<!\S)--no-([a-z-]+)(?![\w=-])", r"\1=False"),
     (r"(?<!\S)--download\b", "download=True"),
     (r"(?<![^\s(/])--([a-z][a-z-]*)[ =](?=[A-Z\d])", r"\1="),

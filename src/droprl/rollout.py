@@ -18,7 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from droprl.environments.simulation import make_env
-from droprl.environments.vectors import parts_of_env, shown_parts
+from droprl.environments.vector_tasks import parts_of_env
+from droprl.environments.vectors import shown_parts
 from droprl.errors import DropError
 from droprl.loaded import LoadedPolicy, step_policy
 from droprl.policies.policy import Carry, tell_rewards

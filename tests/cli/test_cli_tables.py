@@ -91,7 +91,7 @@ def test_the_command_says_what_it_did(capsys: Captured, log: Path) -> None:
 def test_nothing_is_replaced_without_force(capsys: Captured, log: Path) -> None:
     out = log.with_name("mine.hdf5")
     out.write_text("precious")
-    assert "exists already: choose another --out, or give --force" in error(
+    assert "exists already: choose another place, or give --force" in error(
         capsys, "data", "import", log, *USUAL, "--out", out
     )
     assert out.read_text() == "precious"

@@ -96,7 +96,7 @@ def test_one_reward_for_the_whole_episode() -> None:
     blank = plant()
     blank["yield"] = [np.nan, 7, np.nan, np.nan, 8, 9, np.nan, np.nan, np.nan]
     assert built(blank, reward_at="end").rewards.tolist() == [0, 0, 7, 0, 8, 0, 0, 0, 9]
-    assert "give reward_at=end" in refusal(blank)
+    assert 'give reward_at="end"' in refusal(blank)
     blank["yield"] = [1, 1, 1, np.nan, np.nan, 9, 9, 9, 9]
     assert "yield row 4 is empty" in refusal(blank, reward_at="end")
 
@@ -246,7 +246,7 @@ def test_empty_cells() -> None:
     frame.loc[[1, 3], "temp2"] = np.nan
     message = refusal(frame)
     assert "temp2 row 1 is empty or NaN (2 rows have such cells)" in message
-    assert "missing=hold (the last value holds on)" in message
+    assert 'missing="hold" (the last value holds on)' in message
     held = built(frame, missing="hold")
     assert held.observations[:, 1].tolist() == [0, 0, -0.5, -1, -1.25, -1.5, -1.75, -2]
     assert held.lengths.tolist() == [3, 1, 4]  # row 3 has no value before it
@@ -369,13 +369,13 @@ def test_files_hold_the_same_numbers(tmp_path: Path, name: str) -> None:
     elif name == "comma.csv":
         frame.to_csv(path, sep=";", decimal=",", index=False)
         csv = CsvOptions(decimal=",")
-        assert "for a decimal comma, give --decimal ," in file_refusal(path)
+        assert 'for a decimal comma, give decimal=","' in file_refusal(path)
     elif name == "bom.csv":
         frame.to_csv(path, encoding="utf-8-sig", index=False)
     elif name == "latin.csv":
         frame.assign(operator="Jürgen").to_csv(path, encoding="cp1252", index=False)
         csv = CsvOptions(encoding="cp1252")
-        assert "--encoding cp1252" in file_refusal(path, observations=("temp*,pressure", "operator"))
+        assert 'encoding="cp1252"' in file_refusal(path, observations=("temp*,pressure", "operator"))
     else:
         frame.to_csv(path, index=False)
     dataset = import_table(path, meaning(), csv)

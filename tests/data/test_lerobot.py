@@ -91,7 +91,7 @@ def test_another_reward_can_be_chosen(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("successes", "returns"), [("all", [1, 1, 1]), ("0,2", [1, 0, 1]), ("1-2", [0, 1, 1])])
 def test_successes_can_be_named(tmp_path: Path, successes: str, returns: list[float]) -> None:
     make_lerobot(tmp_path / "arm")
-    assert "--successes all" in refusal(tmp_path / "arm")
+    assert 'successes="all"' in refusal(tmp_path / "arm")
     assert load_lerobot(tmp_path / "arm", successes=successes).returns.tolist() == returns
 
 

@@ -87,7 +87,7 @@ def test_without_a_way_to_draw_the_page_says_why(policy: LoadedPolicy, monkeypat
     assert [event["kind"] for event in kinds] == ["hello", "task", "frame", "frame"]
     assert kinds[1]["no_frames"] == reason
     assert kinds[2]["image"] is None
-    assert len(kinds[2]["scores"]) == len(kinds[2]["ends"]) == len(kinds[0]["embeddings"]) == 10
+    assert len(kinds[2]["scores"]) == len(kinds[2]["ends"]) == len(kinds[0]["embeddings"]) == 11  # the fallback and ten
 
 
 def test_a_task_that_does_not_fit_is_refused_before_anything_is_served(policy: LoadedPolicy) -> None:

@@ -168,7 +168,7 @@ def test_everything_moves_and_can_be_switched(tmp_path: Path) -> None:
     assert found["error"] is None
     assert found["first"] == "grad-ada, K = 7, m = 3"
     assert found["knobs"] == ["7", "3"]
-    assert found["dots"] == found["climbs"] == 10
+    assert found["dots"] == found["climbs"] == 11  # the fallback and ten
     drawn = frames.drawing_backend() is not None
     assert found["frames"] == ("some" if drawn else "none")
     assert found["image"] == ("data:image/jpeg;base64," if drawn else "")

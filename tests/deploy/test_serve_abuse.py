@@ -27,6 +27,7 @@ from droprl.deploy.serve import server as serving
 from droprl.deploy.serve.app import Limits, Service, make_app
 from droprl.deploy.serve.clients import Guesses, client_at
 from droprl.deploy.serve.engine import Acted, Rows
+from droprl.errors import at_the_command_line
 from droprl.loaded import LoadedPolicy
 
 BODY = json.dumps({"observation": [0.0] * 4}).encode()
@@ -278,7 +279,8 @@ def test_limits_that_make_no_sense_are_refused(policy: LoadedPolicy, tmp_path: P
         (("--deadline", "inf"), "deadline is inf: it must be above 0 and finite"),
         (("--proxy", "nginx"), "--proxy is nginx: it must be the IP address of the proxy"),
     ):
-        assert said in refusal(serve, [folder, *words])
+        with at_the_command_line():
+            assert said in refusal(serve, [folder, *words])
 
 
 def test_the_service_tells_its_limits(policy: LoadedPolicy) -> None:

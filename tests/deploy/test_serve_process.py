@@ -21,6 +21,7 @@ from helpers.serving import tiny_policy
 from helpers.training import drop, refusal
 
 from droprl.cli.serve import serve
+from droprl.errors import at_the_command_line
 from droprl.loaded import LoadedPolicy
 
 JSON = {"Content-Type": "application/json"}
@@ -96,7 +97,8 @@ def test_drop_serve_refuses_in_one_line(folder: Path, tmp_path: Path) -> None:
         ((folder, "--env", "Hopper-v4"), "Hopper-v4: its observations have 11 entries"),
         ((tmp_path / "nothing",), "is not a run"),
     ):
-        assert said in refusal(serve, list(map(str, words)))
+        with at_the_command_line():
+            assert said in refusal(serve, list(map(str, words)))
 
 
 def test_a_port_in_use_is_reported_in_one_line(folder: Path) -> None:

@@ -257,7 +257,7 @@ def test_the_file_plays_the_task_that_it_was_made_in(tmp_path: Path) -> None:
 
 def test_options_of_the_gates_are_refused_elsewhere(tmp_path: Path) -> None:
     code, _, error = drop("data", "make", "maze2d-umaze", "--luck", "0.3", "--out", tmp_path / "x.hdf5")
-    assert code == 1
+    assert code == 2
     assert "maze2d-umaze: has no luck" in error
 
 

@@ -15,7 +15,8 @@ from helpers.training import tiny
 
 from droprl import evaluate, export_onnx, fit, load_policy
 from droprl.data import Dataset, from_arrays
-from droprl.environments.vectors import VectorObservation, as_vector, column_names, parts_of_space, vector_of
+from droprl.environments.vector_tasks import VectorObservation, as_vector, parts_of_space
+from droprl.environments.vectors import column_names, vector_of
 from droprl.errors import DropError
 from droprl.rollout import check_fit
 from droprl.train import Run

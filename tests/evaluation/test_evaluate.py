@@ -166,7 +166,7 @@ def test_an_edited_result_is_refused_and_played_again(evaluated: Run) -> None:
     path = evaluated.evaluation_folder / "bc-last.json"
     mean = load_evaluations(evaluated)[0].mean
     path.write_text(path.read_text().replace(f'"mean": {mean}', '"mean": 99.5'))
-    said = "is damaged or was edited (its checksum differs): remove it and run `drop evaluate` again"
+    said = "is damaged or was edited (its checksum differs): remove it and call droprl.evaluate again"
     assert refusal(load_evaluations, evaluated) == f"{path}: {said}"
     assert play(evaluated, episodes=1).kept is None  # nothing is lost with it
     assert len(load_evaluations(evaluated)[0].values) == 2

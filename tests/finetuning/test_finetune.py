@@ -353,12 +353,12 @@ def test_wrong_arguments_are_refused_before_anything_is_played(run: Run, tmp_pat
         ("adaptation has no setting 'speed'", "checkpoint", {"speed": 3}),
         ("rule best-ada takes no ascent steps, so there is no k to choose", "embedding", {"rule": "best-ada"}),
         (
-            "itself chooses ascent_steps: give --max-ascent-steps instead",
+            "itself chooses ascent_steps: give max_ascent_steps= instead",
             "embedding",
             {"ascent_steps": 3},
         ),
-        ("say where it is with --dataset", "policy", {}),
-        ("was trained on other data: give that data with --dataset", "policy", {"dataset": learnable_dataset(seed=1)}),
+        ("say where it is with dataset=", "policy", {}),
+        ("was trained on other data: give that data with dataset=", "policy", {"dataset": learnable_dataset(seed=1)}),
         ("no task is known for this data", "checkpoint", {"env": None}),
         ("NoSuchTask-v7: cannot be made", "checkpoint", {"env": "NoSuchTask-v7"}),
         ("its observations have 4 entries", "checkpoint", {"env": "CartPole-v1", "budget": 1_000}),
@@ -382,8 +382,8 @@ def test_bc_has_only_the_checkpoint_level(tmp_path: Path) -> None:
     able = ", ".join(LEARNS_ONLINE)
     assert "drop" in LEARNS_ONLINE
     for level, said in (
-        ("embedding", "bc has no embedding to infer: fine-tune it with --level checkpoint"),
-        ("policy", f"bc cannot learn online (these can: {able}): fine-tune it with --level checkpoint"),
+        ("embedding", 'bc has no embedding to infer: fine-tune it with level="checkpoint"'),
+        ("policy", f'bc cannot learn online (these can: {able}): fine-tune it with level="checkpoint"'),
     ):
         assert said in refusal(tune, cloned, level, 100)
     found = tune(cloned, "checkpoint", 100, rounds=1)

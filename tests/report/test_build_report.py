@@ -26,7 +26,7 @@ def test_if_the_task_cannot_be_played_only_the_walks_are_missing(tmp_path: Path,
 
 
 def test_sub_tasks_are_shown_by_descending_return_whatever_the_decomposition(tmp_path: Path) -> None:
-    algorithm = tiny("drop", decomposition="quantization", n_sub_tasks=4, trajectories_per_sub_task=3)
+    algorithm = tiny("drop", decomposition="quantization", n_sub_tasks=4, trajectories_per_sub_task=3, fallback="top")
     run: Run = fit(learnable_dataset(), algorithm, out=tmp_path / "run", steps=2, progress=False)
     shown = build_report([run], "drop report run").sub_tasks
     assert shown is not None

@@ -30,7 +30,8 @@ from droprl.data.dictionaries import joined_entries
 from droprl.data.hdf5 import claims_in
 from droprl.data.minari_export import MINARI_PARTS, REPEATED
 from droprl.data.tasks import limit_of_data
-from droprl.environments.vectors import leaves, parts_of_space
+from droprl.environments.vector_tasks import parts_of_space
+from droprl.environments.vectors import leaves
 from droprl.errors import DropError, reason
 from droprl.files.plain import check_folder
 from droprl.files.seals import parse_json, read_json

@@ -14,7 +14,7 @@ import gymnasium
 import mujoco
 
 from droprl.environments.ids import check_id
-from droprl.environments.vectors import as_vector
+from droprl.environments.vector_tasks import as_vector
 from droprl.errors import DropError
 
 ROBOTICS = ("Adroit", "AntMaze", "PointMaze", "Fetch", "Hand", "FrankaKitchen")

@@ -15,7 +15,7 @@ from droprl.compiler import on_accelerator
 from droprl.data.dataset import normalized_scores
 from droprl.data.tasks import find_task, limit_of_data
 from droprl.environments.ids import given_by_user
-from droprl.environments.vectors import as_vector
+from droprl.environments.vector_tasks import as_vector
 from droprl.errors import DropError, SettingError
 from droprl.evaluation.statistics import bootstrap_interval, iqm
 from droprl.files.locks import locked
