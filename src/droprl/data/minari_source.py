@@ -30,7 +30,6 @@ from droprl.data.dictionaries import joined_entries
 from droprl.data.hdf5 import claims_in
 from droprl.data.minari_export import MINARI_PARTS, REPEATED
 from droprl.data.tasks import limit_of_data
-from droprl.environments.vector_tasks import parts_of_space
 from droprl.environments.vectors import leaves
 from droprl.errors import DropError, reason
 from droprl.files.plain import check_folder
@@ -57,6 +56,8 @@ def load_minari(
         raise fault(
             dataset_id, "no such file; if this is a Minari id, Minari is not installed", "pip install 'droprl[minari]'"
         ) from error
+    from droprl.environments.vector_tasks import parts_of_space  # it imports Gymnasium
+
     try:
         folder = Path(minari.storage.get_dataset_path(dataset_id)) / "data"
         if download and not folder.exists():
