@@ -61,7 +61,7 @@ def rounds(
     def one(number: int, wanted: int) -> tuple[int, Exception | None]:
         try:
             rng = random.Random(f"{seed} {work.name} {number}")
-            return play_round(work, place / f"round-{number}", known, wanted, rng), None
+            return play_round(work, place / f"{work.name}-{number}", known, wanted, rng), None
         except Exception as error:  # an unexpected error is a result too
             return 1, error
 

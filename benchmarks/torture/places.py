@@ -137,7 +137,7 @@ def nan_in_training(work: Work, place: Path, known: Undisturbed, rng: random.Ran
     """The command stops and says why. Older checkpoints are good, and the same command without the fault ends well."""
     work.prepare(place)
     update = rng.randint(100, STEPS)
-    must_refuse(finish(work.words(place), f"nan={update}"), "not a number", "diverged", "kept")
+    must_refuse(finish(work.words(place), f"nan={update}"), "NaN or infinite", "diverged", "unchanged")
     work.check(place, known.outcome)
     kept = [checkpoint.step for checkpoint in Run(place / "run").checkpoints()]
     if work.name == "training" and (not kept or max(kept) >= update):
@@ -152,6 +152,6 @@ def divergence(work: Work, place: Path) -> None:
     """Training really diverges: no network survives this learning rate."""
     work.prepare(place)
     words = [*work.words(place), "--learning-rate=1e30", "--head=gaussian"]
-    must_refuse(finish(words), "not a number", "diverged")
+    must_refuse(finish(words), "NaN or infinite", "diverged")
     work.check(place, {})
     shutil.rmtree(place)

@@ -288,7 +288,7 @@ def _huge(place: Path, source: Path) -> None:
             str(place / "huge"),
             setting,
         ]
-        must_refuse(finish(words), "drop: ")
+        must_refuse(finish(words), "drop: ", codes=(1, 2))  # 2: the option itself makes no sense
 
 
 def _escapes(place: Path) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
+import os
 import random
 import shutil
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,7 @@ from helpers.training import learnable_dataset, logged_steps, refusal, state_fil
 from droprl import load_policy
 from droprl.data import Dataset
 from droprl.files import storage
+from droprl.files.durable import sync_file
 from droprl.files.seals import read_sealed, sealed
 from droprl.train import Run, fit
 from droprl.train.machine import machines_of, this_machine
@@ -212,3 +216,24 @@ def test_a_log_of_an_older_version_is_read(run: Run, finished: Run, dataset: Dat
     log.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
     assert run.metrics() == finished.metrics()
     assert again(run, dataset).metrics() == finished.metrics()
+
+
+def test_what_a_kill_left_of_the_times_is_removed_from_a_finished_run(tmp_path: Path) -> None:
+    run = fit(learnable_dataset(), tiny("bc"), out=tmp_path / "run", steps=4, progress=False)
+    left = run.path / ".partial-times.json"
+    left.write_text("half")
+    fit(learnable_dataset(), tiny("bc"), out=tmp_path / "run", steps=4, progress=False)
+    assert not left.exists()
+
+
+@pytest.mark.parametrize(("code", "raised"), [(errno.EINVAL, False), (errno.ENOTSUP, False), (errno.EIO, True)])
+def test_a_system_that_cannot_sync_is_no_error_and_a_loss_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, raised: bool
+) -> None:
+    def refuses(_: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    (tmp_path / "file").write_text("x")
+    monkeypatch.setattr(os, "fsync", refuses)
+    with pytest.raises(OSError, match=os.strerror(code)) if raised else nullcontext():
+        sync_file(tmp_path / "file")

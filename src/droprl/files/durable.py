@@ -14,8 +14,15 @@ _NO_SUCH_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EACCES)  # some network fold
 
 
 def sync_file(path: Path) -> None:
-    """Every byte that was written to this file, by whichever process, is on the disk when this returns."""
-    _sync(path, os.O_RDONLY)
+    """Every byte that was written to this file, by whichever process, is on the disk when this returns.
+
+    A file system that cannot do this says EINVAL (not EIO, which is a loss). It keeps what it can.
+    """
+    try:
+        _sync(path, os.O_RDONLY)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
 
 
 def sync_folder(path: Path) -> None:

@@ -10,9 +10,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from droprl.errors import DropError
+from droprl.files.plain import clear
 from droprl.files.seals import read_sealed, sealed
 from droprl.files.settings import from_dict
-from droprl.files.storage import write_bytes
+from droprl.files.storage import TEMPORARY, write_bytes
 
 FILE = "times.json"
 REMEDY = "remove it: only the record of training times is lost"
@@ -48,6 +49,11 @@ class Stopwatch:
         seconds = round(time.perf_counter() - self._start, 3)
         self._session = replace(self._session, last=step, seconds=seconds)
         _write(self._run, [*self._before, self._session])
+
+
+def forget_partial_times(run: Path) -> None:
+    """Remove what a killed process left of its last note. Nobody writes it again if the run is finished."""
+    clear(run / f"{TEMPORARY}{FILE}")
 
 
 def _write(run: Path, sessions: Sequence[Session]) -> None:

@@ -35,7 +35,7 @@ from droprl.train.loop import AHEAD, Loop, init_seed, means_of, sums_from_json, 
 from droprl.train.machine import note_machine
 from droprl.train.outlets import check_outlets, outlets
 from droprl.train.run import MetricsLog, Run, open_run
-from droprl.train.times import Stopwatch
+from droprl.train.times import Stopwatch, forget_partial_times
 from droprl.train.verdicts import Verdicts
 
 MOST_SEEDS = 10_000
@@ -115,6 +115,7 @@ def train_run(
             with dataset.reading():
                 run.keep_support(fit_support(dataset, prepared.scaling))
         remove_partial(run.checkpoint_folder)
+        forget_partial_times(run.path)
         if not run.finished:
             try:
                 _train(run, make_loop(config, prepared, dataset), shown)
