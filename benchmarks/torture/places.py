@@ -137,7 +137,7 @@ def nan_in_training(work: Work, place: Path, known: Undisturbed, rng: random.Ran
     """The command stops and says why. Older checkpoints are good, and the same command without the fault ends well."""
     work.prepare(place)
     update = rng.randint(100, STEPS)
-    must_refuse(finish(work.words(place), f"nan={update}"), "NaN or infinite", "diverged", "unchanged")
+    must_refuse(finish(work.words(place), f"nan={update}"), "NaN or infinit", "diverged", "unchanged")
     work.check(place, known.outcome)
     kept = [checkpoint.step for checkpoint in Run(place / "run").checkpoints()]
     if work.name == "training" and (not kept or max(kept) >= update):
